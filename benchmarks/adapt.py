@@ -19,20 +19,19 @@ from functools import partial
 
 import torch
 
-from benchmarks.networks import BITS, NETWORKS, SPARSE
+from benchmarks.networks import BITS, NETWORKS, PRUNED, SPARSE
 from benchmarks.real.network import ARCHITECTURE
-from benchmarks.real.pruned import LEVELS as PRUNED
-from benchmarks.real.pruned import pruned_schedule
 from benchmarks.results import Row
 from benchmarks.scans import ADAPTED_ON, SCORED, Scan, unseen
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.process import become_measuring
 from senseapp.descriptions import BudgetKind, CompressionConfig
-from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.evaluator import ScheduleEvaluator, couplings_of
 from senseapp.prove.repair_choice import Measured, measured
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.solve.methods import make_schedule
+from senseapp.solve.trade_off import truly_sized
 
 _MOST_SECONDS = 120
 _ZEROS, _BITS = tuple(step / 10 for step in range(1, 10)), (8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)
@@ -78,6 +77,14 @@ def _two_of_four(evaluator: ScheduleEvaluator) -> Schedule:
     return Schedule(model=evaluator.profile.title, method="manual", entries=entries, metric="kl")
 
 
+def _pruned(evaluator: ScheduleEvaluator, *, target: float) -> Schedule:
+    """Return the best schedule that truly removes ``target`` of the multiply-accumulates."""
+    groups, budget = couplings_of(evaluator.dense.model, evaluator.result), ResourceBudget(kind="macs", target=target)
+    return truly_sized(
+        lambda asked: _solved(evaluator, kind="macs", target=asked), evaluator.result.profile, groups, budget
+    )
+
+
 def _cases() -> Iterator[Case]:
     zeros = Scan(network=ARCHITECTURE, config=SparsityConfig(), levels=_ZEROS)
     bits = Scan(network=ARCHITECTURE, config=QuantizationConfig(), levels=_BITS)
@@ -91,7 +98,7 @@ def _cases() -> Iterator[Case]:
     pattern = SparsityConfig(granularity="2:4")
     yield Case(title="2:4", scan=zeros, wanted=0.3, solve=_two_of_four, carried_out=pattern)
     pruned = Scan(network=ARCHITECTURE, config=PruningConfig(), levels=PRUNED)
-    yield Case(title="30 % of MACs", scan=pruned, wanted=0.6, solve=partial(pruned_schedule, target=0.3))
+    yield Case(title="30 % of MACs", scan=pruned, wanted=0.6, solve=partial(_pruned, target=0.3))
     rounded, channels = QuantizationConfig(activations=True), PruningConfig()
     for network in ("resnet", "mobilenet", "vit"):
         title, scan = NETWORKS[network].title, partial(Scan, network=network)
@@ -104,7 +111,7 @@ def _cases() -> Iterator[Case]:
         )
         sparse = scan(config=SparsityConfig(), levels=SPARSE)
         yield Case(title=f"{title} 95 % zeros", scan=sparse, wanted=0.5, solve=_budget("params", 0.95))
-        narrow, macs = scan(config=channels, levels=PRUNED), partial(pruned_schedule, target=0.5)
+        narrow, macs = scan(config=channels, levels=PRUNED), partial(_pruned, target=0.5)
         yield Case(title=f"{title} 50 % of MACs", scan=narrow, wanted=0.5, solve=macs)
     both = Scan(network="vit", config=rounded, levels=BITS)
     yield Case(title=f"{NETWORKS['vit'].title} W4A4", scan=both, wanted=0.5, solve=_budget("bits", 4.0))

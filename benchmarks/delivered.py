@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import timm
@@ -35,7 +34,7 @@ from senseapp.prove.evaluator import load_proof_images
 from senseapp.records.candidate import Candidate
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.tasks import TaskContext
+from senseapp.server.tasks import RunObserver, TaskContext
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import CLASSIFICATION
 from tests.delivered_files import HeldOut
@@ -48,18 +47,6 @@ _VIT, _SIDE, _CLASSES = "test_vit", 64, 10
 _RECIPE = Recipe(epochs=80, learning_rate=0.002)
 _SAMPLES = 100
 _SHARE, _DIVERGENCE = 1e-9, 1e-4  # that a figure may be off by: a share of answers absolutely, others relatively
-
-
-class _Quiet:
-    """Observes a task in silence."""
-
-    def phase(self, sentence: str) -> None:
-        """Say nothing."""
-
-    def opened(self, *_: Any, **__: Any) -> None:
-        """Say nothing."""
-
-    measured = opened
 
 
 def _demo(_home: Path) -> list[str]:
@@ -141,7 +128,7 @@ def by_command_line(folder: Path, home: Path) -> str:
 
 def by_page(folder: Path, _home: Path) -> str:
     """Recommend as the page's job does."""
-    RecommendationTask(run_id="").carry_out(TaskContext(folder=RunFolder(folder), observer=_Quiet()))
+    RecommendationTask(run_id="").carry_out(TaskContext(folder=RunFolder(folder), observer=RunObserver()))
     return ""
 
 

@@ -40,6 +40,7 @@ from senseapp.records.measurement import LayerMeasurement
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION, SEGMENTATION
 from tests.onnx_files import exported
+from tests.plain_loop import with_own_statistics
 from tests.toy_rectangles import scene
 
 LEVEL = 0.5
@@ -189,25 +190,12 @@ def scenes(count: int) -> tuple[Tensor, Tensor]:
     return (pictures - mean) / std, torch.stack([torch.from_numpy(each.mask) for each in found])
 
 
-def with_statistics_of(module: nn.Module, images: Tensor) -> nn.Module:
-    """Return the network with the statistics of ``images`` in its norms: else what early layers do is rounded away."""
-    for each in module.modules():
-        if isinstance(each, nn.BatchNorm2d):
-            each.reset_running_stats()
-            each.momentum = None
-    module.train()
-    with torch.no_grad():
-        for part in images.split(32):
-            module(part)
-    return module.eval()
-
-
 def _segmenting(spec: SensitivitySpec) -> tuple[Sweep, list[LayerMeasurement]]:
     torch.manual_seed(0)
     images, masks = scenes(_COMPARED_IMAGES)
     name = "lraspp_mobilenet_v3_large"
     model = ModelSpec(library="torchvision", name=name, num_classes=3, task=SEGMENTATION.name)
-    network = with_statistics_of(load_model(model).module, images).requires_grad_(False)
+    network = with_own_statistics(load_model(model).module, images).requires_grad_(False)
     sweep = Sweep.open(network, TensorImages(images, masks), spec, task=SEGMENTATION)
     return sweep, _measured(sweep)
 

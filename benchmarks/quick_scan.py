@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -30,79 +28,39 @@ from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 
 DEMO = "demo"
-RUNS: tuple[tuple[CompressionConfig, tuple[float, ...]], ...] = (
-    (SparsityConfig(), (0.5, 0.7, 0.9)),
-    (QuantizationConfig(), (4, 3, 2)),
-    (PruningConfig(), (0.3, 0.5)),
-)
-COLUMNS = (
-    "network",
-    "layers",
-    "top-1",
-    "50 %",
-    "70 %",
-    "90 %",
-    "4 bits",
-    "3 bits",
-    "2 bits",
-    "30 % pruned",
-    "50 % pruned",
-)
-NUM_IMAGES = 897
-NUM_REQUIRED = 6  # the median and the least are those of sparsity and quantization
+RUNS: dict[CompressionConfig, dict[float, str]] = {
+    SparsityConfig(): {0.5: "50 %", 0.7: "70 %", 0.9: "90 %"},
+    QuantizationConfig(): {4: "4 bits", 3: "3 bits", 2: "2 bits"},
+    PruningConfig(): {0.3: "30 % pruned", 0.5: "50 % pruned"},
+}
+"""Levels of each compression, and their columns in the table."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One network: number of layers, held-out accuracy, Spearman by run and level, processor seconds of both."""
-
-    network: str
-    layers: int
-    accuracy: float
-    spearman: tuple[float, ...]
-    quick_seconds: float
-    exact_seconds: float
-
-    def cells(self) -> dict[str, object]:
-        """Return it as a row of the results."""
-        figures = (self.network, self.layers, f"{self.accuracy:.3f}", *(f"{value:.3f}" for value in self.spearman))
-        seconds = {
-            "scan, processor s": f"{self.quick_seconds:.1f}",
-            "measured, processor s": f"{self.exact_seconds:.1f}",
-        }
-        return {**dict(zip(COLUMNS, figures, strict=True)), **seconds}
-
-
-def row(name: str) -> Row:
-    """Scan and measure one network."""
+def row(name: str) -> dict[str, object]:
+    """Scan and measure one network; return held-out accuracy, Spearman by level, and processor seconds of both."""
     network = load_demo_model().module if name == DEMO else trained(name)
     title, images = NETWORKS[name].title if name in NETWORKS else DEMO, load_demo_images("heldout")
-    spearman: list[float] = []
+    cells: dict[str, object] = {}
     seconds = [0.0, 0.0]
-    for compression, levels in RUNS:
-        sweep = Sweep.open(
-            network, images, SensitivitySpec(compression=compression, levels=levels), task=CLASSIFICATION
-        )
+    for compression, levels in RUNS.items():
+        spec = SensitivitySpec(compression=compression, levels=tuple(levels))
+        sweep = Sweep.open(network, images, spec, task=CLASSIFICATION)
         started = time.process_time()
         estimates = list(quick_scan(sweep))
         between = time.process_time()
         found = estimate_agreement(estimates, sweep.measure())
         seconds = [seconds[0] + between - started, seconds[1] + time.process_time() - between]
-        spearman += [found.get(f"{level:g}", float("nan")) for level in levels]
-    layers = len(sweep.context.profile.layers)
-    return Row(title, layers, top1(network, images), tuple(spearman), *seconds)
-
-
-def rows(names: Sequence[str] = (DEMO, *NETWORKS)) -> list[Row]:
-    """Return one row for each network."""
-    torch.set_num_threads(1)
-    return [row(name) for name in names]
+        cells |= {column: f"{found.get(f'{level:g}', float('nan')):.3f}" for level, column in levels.items()}
+    told = {"network": title, "layers": len(sweep.context.profile.layers), "top-1": f"{top1(network, images):.3f}"}
+    spent = zip(("scan, processor s", "measured, processor s"), seconds, strict=True)
+    return {**told, **cells, **{what: f"{each:.1f}" for what, each in spent}}
 
 
 def main() -> None:
     """Keep a row of each network named, or of all."""
-    for found in rows(sys.argv[1:] or (DEMO, *NETWORKS)):
-        keep("quick_scan", found.cells())
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or (DEMO, *NETWORKS):
+        keep("quick_scan", row(name))
 
 
 if __name__ == "__main__":

@@ -27,9 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.networks import BITS, NETWORKS
+from benchmarks.networks import BITS, NETWORKS, PRUNED
 from benchmarks.real.network import ARCHITECTURE
-from benchmarks.real.pruned import LEVELS as PRUNED
 from benchmarks.results import keep
 from benchmarks.scans import Scan, opened, unseen
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig

@@ -57,7 +57,7 @@ class Scan:
         path = _SCANS / f"{self.network}-{hashlib.sha256(repr(spec).encode()).hexdigest()[:12]}.json"
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(dumps(_scanned(model, images.curves, spec)))
+            path.write_text(dumps(scanned(model, images.curves, spec)))
         return ScheduleEvaluator.open(loads(path.read_text(), RunResult), model=model, images=images)
 
 
@@ -95,7 +95,8 @@ def unseen(network: str) -> ImageSet:
     return TensorImages(tensors(SCORED, SCORED_ON)) if network == ARCHITECTURE else _digits()[2]
 
 
-def _scanned(model: LoadedModel, images: ImageSet, spec: SensitivitySpec) -> RunResult:
+def scanned(model: LoadedModel, images: ImageSet, spec: SensitivitySpec) -> RunResult:
+    """Return what a run of ``spec`` on ``images`` finds."""
     sweep = Sweep.open(model.module, images, spec, task=CLASSIFICATION)
     found = tuple(quick_scan(sweep)) if spec.mode == "quick" else ()
     return RunResult(

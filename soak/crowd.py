@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from senseapp import descriptions
 from soak.served import Served, served
 from soak.visitor import Visitor
 
@@ -58,9 +59,10 @@ class CrowdReport:
 
 
 async def start_run(visitor: Visitor, *, images: int, seed: int, more_levels: str = "") -> str:
-    """Start a run of the demo on some images and return its id; another seed is another run."""
+    """Start a run of the demo in zeros on some images and return its id; another seed is another run."""
     await visitor.go("")
     await visitor.wait_until(lambda page: " layers × " in page.text(), seconds=LOAD_SECONDS)
+    await visitor.set("radio", "What is done to a layer", string_value=f"**{descriptions.get('sparsity').label}**")
     await visitor.set("number_input", "Images to measure on", double_value=images)
     await visitor.set("number_input", "Seed", double_value=seed)
     if more_levels:

@@ -7,6 +7,14 @@ from typing import Any
 
 import pytest
 
+NIGHTLY = False
+"""Whether these are the tests of ``make test-all``; ``tests/conftest.py`` sets it before they are collected."""
+
+
+def examples(count: int) -> int:
+    """Return how many examples hypothesis draws: ``count`` in ``make test-all``, a third of it in ``make test``."""
+    return count if NIGHTLY else -(-count // 3)
+
 
 def first_of(cases: Iterable[Any], count: int = 1) -> list[Any]:
     """Return the cases for ``parametrize``, of which ``make test`` runs ``count`` and ``make test-all`` the others.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import timm
 import torch
@@ -10,6 +12,16 @@ from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
 
 MODEL = "test_resnet"
+
+
+class Canary:
+    """Touches a file when somebody unpickles it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, settings
 
 from senseapp.data.picture_process import DECODERS
 from senseapp.server import machine
+from tests import cases
 from tests.scheduling import LongestFirst, rank
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when torch is loaded; the workers share the cores
@@ -34,8 +35,14 @@ for _name in [name for name in os.environ if name.startswith(("SENSEAPP_", "STRE
 os.environ |= dict.fromkeys(_THREADS, "1") | {"SENSEAPP_HOME": _HOME}
 os.fsync = lambda _: None  # tests outlive no power cut; waiting for disks took a twentieth of their time
 machine.share_left = lambda processors: 1.0  # a quiet machine: no prediction depends on the other tests
-settings.register_profile("any speed", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any speed")  # no example fails because the machine is busy
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell the tests whether all are asked for, and let no example of hypothesis fail because the machine is busy."""
+    cases.NIGHTLY = not config.getoption("markexpr")
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("any speed", deadline=None, max_examples=cases.examples(50), suppress_health_check=slow)
+    settings.load_profile("any speed")
 
 
 def pytest_unconfigure() -> None:
@@ -65,6 +72,19 @@ def _one_onnx_registry() -> None:
     export = sys.modules.get("torch._export.utils")
     if hasattr(export, "_materialize_cpp_cia_ops") and not hasattr(export._materialize_cpp_cia_ops, "cache_info"):
         export._materialize_cpp_cia_ops = functools.cache(export._materialize_cpp_cia_ops)
+
+
+@pytest.fixture(autouse=True)
+def _kept_exports() -> None:
+    """Export each network to ONNX once, in whatever test: torch traces it for seconds."""
+    write = sys.modules.get("senseapp.reconstruct.write")
+    if hasattr(write, "onnx_program") and not hasattr(write.onnx_program, "__wrapped__"):
+        from tests.kept_exports import kept  # loads torch
+
+        write.onnx_program = kept(write.onnx_program, lambda: (write._export, sys.modules["torch.onnx"].export))
+    template = sys.modules.get("senseapp.runtimes.onnxruntime.onnx_template")
+    if hasattr(template, "onnx_program") and template.onnx_program is getattr(write.onnx_program, "__wrapped__", None):
+        template.onnx_program = write.onnx_program
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -108,3 +108,16 @@ def assert_equals_plain_loop(model: nn.Module, images: TensorImages, layers: tup
         assert_same(value, sparse_logits(model, layer, attribute, images.images.clone()), original, images.labels)
     assert max(noise for _, _, noise in values.values()) > 1e-10, "no layer changes the output, so nothing would show"
     return sweep
+
+
+def with_own_statistics(module: nn.Module, images: Tensor) -> nn.Module:
+    """Return the network with the statistics of ``images`` in its norms: else what early layers do is rounded away."""
+    for each in module.modules():
+        if isinstance(each, nn.BatchNorm2d):
+            each.reset_running_stats()
+            each.momentum = None
+        if isinstance(each, nn.Dropout):
+            each.p = 0.0
+    with torch.no_grad():
+        module.train()(images)
+    return module.eval()

@@ -12,7 +12,7 @@ import time
 
 from senseapp.core.process import become_measuring
 
-PARTS = ("repair", "pruned", "checkpoints", "macs", "quick_scan")
+PARTS = ("repair", "checkpoints", "macs", "quick_scan")
 
 
 def main() -> None:

@@ -15,9 +15,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.results import Row
-from scripts.architecture_survey import build_on_meta, plain_attention
+from scripts.architecture_survey import plain_attention
 from senseapp.networks.profile import compressible_weights, profile_model
 from senseapp.networks.sources.catalogue import CatalogueEntry, load_catalogue
+from senseapp.networks.sources.libraries import build_on_meta
 from senseapp.records.profile import ModelProfile
 
 _ARCHITECTURES = 200

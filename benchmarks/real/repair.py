@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from benchmarks.real.network import ARCHITECTURE, load_network
+from benchmarks import scans
+from benchmarks.real.network import ARCHITECTURE
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
 from benchmarks.results import Row
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import ImageSet, TensorImages
 from senseapp.descriptions import BudgetKind, CompressionConfig
-from senseapp.measure.quick.scan import quick_scan
-from senseapp.measure.sweep import Sweep
 from senseapp.metrics import MetricChange
-from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.repair_choice import measured
-from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ResourceBudget, Schedule
-from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.records.spec import SensitivitySpec
 from senseapp.solve.methods import make_schedule
-from senseapp.tasks import CLASSIFICATION
 
 _CURVES, _PROOFS, _SCORED = 126, 56, 112  # images: a multiple of the pictures each, so that every one counts alike
 _NOTHING = 1e-6
@@ -77,24 +73,9 @@ def rows() -> Iterator[Row]:
 
 def opened(run: Run, images: ProofImages) -> ScheduleEvaluator:
     """Return the network with a quick scan of ``images``."""
-    network = load_network()
-    spec = SensitivitySpec(compression=run.config, levels=run.levels)
-    sweep = Sweep.open(network, images.curves, spec, task=CLASSIFICATION)
-    estimates = tuple(quick_scan(sweep))
-    result = RunResult(
-        spec=RunSpec(sensitivity=spec),
-        profile=replace(sweep.context.profile, title=ARCHITECTURE),
-        metric="kl",
-        baseline={},
-        measurements=estimates,
-        estimates=estimates,
-        num_samples=len(images.curves),
-    )
-    preprocessing = Preprocessing(input_shape=(3, 224, 224), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
-    model = LoadedModel(
-        module=network, title=ARCHITECTURE, preprocessing=preprocessing, num_classes=1000, pretrained=True
-    )
-    return ScheduleEvaluator.open(result, model=model, images=images)
+    model, _ = scans.opened(ARCHITECTURE)
+    spec = SensitivitySpec(compression=run.config, levels=run.levels, metric="kl", mode="quick")
+    return ScheduleEvaluator.open(scans.scanned(model, images.curves, spec), model=model, images=images)
 
 
 def schedule_of(evaluator: ScheduleEvaluator, kind: BudgetKind, target: float, method: str) -> Schedule:

@@ -103,6 +103,7 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
     assert asked.settings.runtime == "openvino"
 
 
+@pytest.mark.wide
 def test_a_time_is_a_budget_in_openvino(service: Service, run_id: str) -> None:
     evaluator = ScheduleEvaluator.open(service.result(run_id))
     found = schedule_for_time(evaluator, OPERATIONS, 10.0)  # it is as quick as that

@@ -105,6 +105,8 @@ def test_own_data_is_taken_in_whatever_way_it_comes(
         assert not app.exception
         assert not app.error
     assert said in " ".join(caption.value for caption in app.caption)
+    offered = {option for box in app.selectbox for option in box.options}
+    assert ("The file instances.json" in offered) == any("instances.json" in files for files in rounds)
     assert not app.button(key="analyze.run").disabled  # also of a demo that asks for 96 images
     app.button(key="analyze.run").click().run()
     started = service.runs()[0].spec

@@ -116,7 +116,7 @@ def test_twenty_settings_and_more_are_walked() -> None:
     assert len(keys) >= 35
 
 
-@pytest.mark.parametrize("settings", RESULTS, ids=["layers", "curves", "network", "histograms"])
+@pytest.mark.parametrize("settings", first_of(RESULTS), ids=["layers", "curves", "network", "histograms"])
 def test_results(app: AppTest, another_app: Callable[[], AppTest], finished_run: str, settings: Settings) -> None:
     page = "pages/results.py"
     open_layers(app, finished_run)

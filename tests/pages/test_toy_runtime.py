@@ -92,6 +92,7 @@ def test_a_file_is_written_searched_measured_and_shown(
     assert any(button.label.startswith("Get the file that runs (Toy)") for button in app.get("download_button"))
 
 
+@pytest.mark.wide
 def test_what_int8_harms_stays_in_float_in_any_runtime(
     service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch, measured: dict[str, str]
 ) -> None:
@@ -149,6 +150,7 @@ def test_the_page_offers_the_runtimes_that_are_installed(
     assert not app.exception
 
 
+@pytest.mark.wide
 def test_the_command_line_deploys_to_it_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, file = tmp_path / "run", tmp_path / "net.toy"
     given = ["--data", "random", "--samples", "16", "--compression", "quantization", "--levels", "8,4"]

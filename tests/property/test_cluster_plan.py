@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from senseapp.measure.cluster.plan import Plan, RunCosts, choose_plan, even_blocks
+from tests.cases import examples
 
 WORKERS = st.integers(1, 1000)
 SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=30).map(lambda found: tuple(sorted(found, reverse=True)))
@@ -32,7 +33,7 @@ def test_blocks_hold_every_target_once_and_about_as_much_work(costs: RunCosts, c
         assert max(works) <= sum(costs.shares) / count + max(costs.shares) + 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(COSTS, WORKERS, st.integers(1, 2000))
 def test_every_plan_measures_everything_once_and_within_its_bounds(
     costs: RunCosts, workers: int, most_images: int
@@ -58,7 +59,7 @@ def test_more_workers_never_take_longer(costs: RunCosts) -> None:
         assert more <= fewer / 0.995 + 1e-6  # a plan must be better by half a percent to be preferred
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(COSTS, st.sampled_from([16, 64, 320]))
 def test_a_resumed_run_keeps_its_spans(costs: RunCosts, span_images: int) -> None:
     assume(costs.micro_batch <= 16)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions.pruning.pruning import PruningCompressor
 from senseapp.core.errors import MeasurementFailed
+from tests.cases import examples
 from tests.pruning_models import footprint, images, pruning_of
 
 
@@ -48,7 +49,7 @@ def _compressors(draw: st.DrawFn) -> tuple[_Chain, PruningCompressor]:
     return model, pruning_of(model, images(), criterion=criterion)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(made=_compressors(), level=st.floats(0.01, 0.99))
 def test_a_prune_removes_at_most_the_level_and_is_undone(made: tuple[_Chain, PruningCompressor], level: float) -> None:
     model, compressor = made
@@ -70,7 +71,7 @@ def test_a_prune_removes_at_most_the_level_and_is_undone(made: tuple[_Chain, Pru
     assert torch.equal(model(images()), baseline)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(made=_compressors(), levels=st.tuples(st.floats(0.2, 0.9), st.floats(0.2, 0.9)))
 def test_a_higher_level_takes_the_channels_of_a_lower_one_too(
     made: tuple[_Chain, PruningCompressor], levels: tuple[float, float]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from senseapp.compressions.quantization.activations import OBSERVERS, HistogramObserver
 from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, scale_of
+from tests.cases import examples
 from tests.quantized import quantized_weight
 
 BITS = st.integers(2, 8)
@@ -48,7 +49,7 @@ def test_inputs_inside_the_range_move_by_at_most_half_a_step_plus_the_zero_point
     assert len(rounded.unique()) <= 2**bits
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     batches=st.lists(st.lists(FLOATS, min_size=1, max_size=8).map(torch.tensor), min_size=1, max_size=5),
     bits=BITS,

@@ -15,6 +15,7 @@ from senseapp.compressions.sparsity.criteria import CRITERIA, GRANULARITIES
 from senseapp.compressions.sparsity.sparsity import Ranking
 from senseapp.core.errors import MeasurementFailed
 from senseapp.descriptions.levels import whole_units
+from tests.cases import examples
 from tests.compressors import compressor_of
 
 GRADED = sorted(GRANULARITIES.keys() - {"2:4"})
@@ -32,7 +33,7 @@ def _percents() -> st.SearchStrategy[int]:
     return st.integers(1, 99)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     module=_convolutions(),
     granularity=st.sampled_from(GRADED),
@@ -82,7 +83,7 @@ def test_the_number_of_zeroed_units_is_the_exact_floor(percent, num_units):
     assert whole_units(percent / 100, num_units) == int(Fraction(percent, 100) * num_units)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(module=_convolutions())
 def test_splitting_and_merging_is_the_identity(module):
     layout = WeightLayout(groups=module.groups, transposed=module.transposed)

@@ -10,6 +10,7 @@ from senseapp.core.texts import listed, printable
 from senseapp.data.contents import safe_member_name
 from senseapp.data.images import draw_order
 from senseapp.tasks.classification.class_map import class_orders
+from tests.cases import examples
 
 NAMES = st.lists(
     st.one_of(st.integers(0, 30).map(str), st.text(string.ascii_letters + " _-,", min_size=1, max_size=6)),
@@ -20,7 +21,7 @@ NAMES = st.lists(
 
 
 @given(folders=NAMES, classes=NAMES, num_classes=st.integers(1, 20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_proposal_gives_each_folder_one_class_that_exists_and_no_class_twice(folders, classes, num_classes):
     proposal, *_ = class_orders(folders, classes[:num_classes], num_classes)
     matched = dict(proposal.pairs)
@@ -30,20 +31,20 @@ def test_a_proposal_gives_each_folder_one_class_that_exists_and_no_class_twice(f
 
 
 @given(folders=NAMES, num_classes=st.integers(1, 20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_proposal_does_not_depend_on_the_order_of_folders(folders, num_classes):
     assert class_orders(folders, (), num_classes) == class_orders(folders[::-1], (), num_classes)
 
 
 @given(class_names=st.lists(st.text(string.ascii_lowercase, min_size=1), min_size=1, max_size=8, unique=True))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_models_own_names_are_matched_to_themselves(class_names):
     proposal, *_ = class_orders(class_names, class_names, len(class_names))
     assert dict(proposal.pairs) == {name: index for index, name in enumerate(class_names)}
 
 
 @given(count=st.integers(1, 200), seed=st.integers(0, 2**31), part=st.floats(0, 1))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_draw_is_a_permutation_whose_beginning_does_not_depend_on_the_number_wanted(count, seed, part):
     order = draw_order(count, count, seed)
     assert sorted(order) == list(range(count))
@@ -51,7 +52,7 @@ def test_a_draw_is_a_permutation_whose_beginning_does_not_depend_on_the_number_w
 
 
 @given(name=st.text(st.sampled_from("ab./\\:\0C"), max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_safe_name_stays_inside(name):
     try:
         safe = safe_member_name(name, "a.zip")
@@ -65,7 +66,7 @@ def test_a_safe_name_stays_inside(name):
 
 
 @given(names=st.lists(st.text(max_size=400), max_size=8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_names_in_sentences_are_short_and_printable(names):
     assert listed(names).isprintable()
     assert all(len(printable(name)) <= 80 for name in names)

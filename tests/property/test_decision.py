@@ -23,6 +23,7 @@ from senseapp.records.deployment import Median
 from senseapp.records.promise import Promise, kept
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import Goal
+from tests.cases import examples
 from tests.deployments import a_candidate, a_counted_change, some_figures
 
 ORIGINAL = some_figures(0.01, 1.0, 903_000)
@@ -323,7 +324,7 @@ _asked = given(
 
 
 @_asked
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=examples(150), derandomize=True)
 def test_no_decision_is_false_dominated_or_ambiguous(found, goal, tolerances, promised, order) -> None:
     check(found, goal, tolerances, promised, order)
 

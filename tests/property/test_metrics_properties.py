@@ -13,6 +13,7 @@ from senseapp.metrics.intervals import discordant_interval
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.resolution import rank_intervals, shared_ranks, undecided
 from senseapp.tasks import METRICS  # with those of all tasks
+from tests.cases import examples
 
 finite = st.floats(-100, 100)
 
@@ -47,7 +48,7 @@ SHARES = ("top1", "top5", "agreement")
 
 
 @given(metrics_and_images(), st.integers(1, 11))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_shards_merge_to_the_whole(given_metric, cut):
     metric, before, after, labels = given_metric
     whole = moments_of(metric, before, after, labels)
@@ -60,7 +61,7 @@ def test_shards_merge_to_the_whole(given_metric, cut):
 
 
 @given(metrics_and_images(), st.sampled_from([0.8, 0.95, 0.999]))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_intervals_hold_the_estimate_and_stay_in_range(given_metric, confidence):
     metric, before, after, labels = given_metric
     change = change_of(metric, moments_of(metric, before, after, labels), confidence)
@@ -118,7 +119,7 @@ def test_accuracy_intervals_widen_with_the_confidence(counts):
 
 
 @given(scored_images(), st.sampled_from(["top1", "top5", "loss"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_swapping_before_and_after_turns_the_sign(images, metric):
     before, after, labels = images
     there = change_of(metric, moments_of(metric, before, after, labels))
@@ -129,7 +130,7 @@ def test_swapping_before_and_after_turns_the_sign(images, metric):
 
 
 @given(scored_images(), st.sampled_from(["top1", "top5", "loss", "kl", "agreement"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_positive_delta_is_a_worse_value(images, metric):
     before, after, labels = images
     change = change_of(metric, moments_of(metric, before, after, labels))
@@ -140,7 +141,7 @@ def test_a_positive_delta_is_a_worse_value(images, metric):
 
 
 @given(metrics_and_images())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_changes_survive_json_and_can_be_summed_again(given_metric):
     metric, *images = given_metric
     change = change_of(metric, moments_of(metric, *images))

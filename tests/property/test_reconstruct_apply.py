@@ -13,6 +13,7 @@ from senseapp.compressions import SparsityConfig
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import apply_schedule, configs_for, sizes_of
 from senseapp.records.schedule import Schedule, ScheduleEntry
+from tests.cases import examples
 
 IMAGES = torch.randn(8, 2, 6, 6, generator=torch.Generator().manual_seed(1))
 LAYERS = {"0": 90, "3": 270, "6": 36}
@@ -53,7 +54,7 @@ def applied_to(chosen):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.tuples(treatments, treatments, treatments))
 def test_each_layer_holds_exactly_what_the_schedule_says(chosen):
     applied = applied_to(chosen)

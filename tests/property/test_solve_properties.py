@@ -11,13 +11,14 @@ from senseapp.core.errors import InfeasibleBudget
 from senseapp.records.schedule import ResourceBudget
 from senseapp.solve.gamma import gamma_levels
 from senseapp.solve.methods import METHODS, make_schedule
+from tests.cases import examples
 from tests.schedule_cases import run_of
 
 LEVELS = (0.2, 0.4, 0.6, 0.8)
 damages = st.lists(st.floats(-0.1, 10, allow_subnormal=False), min_size=4, max_size=4)
 layers = st.lists(st.tuples(st.integers(1, 10_000), damages), min_size=1, max_size=5)
 fractions = st.floats(0, 0.99)
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=examples(40), deadline=None)
 
 
 def result_of(drawn, *, levels=LEVELS, compression="sparsity"):

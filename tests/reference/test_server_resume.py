@@ -78,6 +78,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, spec):
     assert without_times(resumed) == without_times(whole)
 
 
+@pytest.mark.wide
 def test_a_run_that_settles_and_was_stopped_ends_where_it_would_have(tmp_path, monkeypatch):
     monkeypatch.setattr("senseapp.measure.sweep._SETTLE_FROM", 8)
     settings = SensitivitySpec(

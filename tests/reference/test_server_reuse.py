@@ -83,6 +83,7 @@ def test_a_wider_run_takes_what_a_narrower_one_measured(tmp_path, _name, compres
     assert service.run(narrow).origin == ""
 
 
+@pytest.mark.wide
 def test_an_identical_run_measures_nothing_again(tmp_path, monkeypatch):
     service = a_service(tmp_path)
     spec = settings(SparsityConfig(), 0.5)
@@ -127,6 +128,7 @@ def test_equal_weights_are_known_by_their_content_and_others_told_apart(tmp_path
     assert service.run(finished(service, run_of("c"))).origin == ""
 
 
+@pytest.mark.wide
 def test_a_run_that_took_measurements_and_was_stopped_goes_on_alike(tmp_path):
     service = a_service(tmp_path)
     finished(service, settings(SparsityConfig(), 0.5), "Monday")

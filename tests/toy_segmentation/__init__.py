@@ -1,4 +1,4 @@
-"""A task from outside: semantic segmentation, one class for each pixel. Everything that an engineer writes for it."""
+"""A task from outside whose pictures have masks: the reader of its annotations, and how labels and outputs are said."""
 
 from __future__ import annotations
 
@@ -7,29 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from senseapp.core.errors import InvalidInput
 from senseapp.descriptions import ModelSource
+from senseapp.metrics import Metric, powers
+from senseapp.metrics.predictions import Columns
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import Task
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
 from senseapp.tasks.base import refuse_output
 from tests.toy_rectangles import CLASSES, SIDE, loaded, scene
-from tests.toy_segmentation.metrics import (
-    AGREEMENT,
-    DIVERGENCE,
-    IGNORED,
-    MIOU,
-    directions_of,
-    kept_pixels,
-    predictions_of,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from senseapp.metrics.predictions import Predictions
     from senseapp.networks.loaded import LoadedModel
-    from senseapp.tasks.directions import ScanDirections
+
+IGNORED = 255
+"""Class number of pixels that no class is known of, padding among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,39 +51,8 @@ class Segmentation(Task):
             raise refuse_output(f"scores of each pixel, shape ({num_images}, classes, H, W)", model_output, self.name)
 
     def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
-        """Return the class of each pixel, and the scores of some."""
-        return predictions_of(self.output(model_output), most_bytes)
-
-    def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
-        """Say of how many pixels scores are kept."""
-        scores = self.output(model_output)
-        pixels = scores[0, 0].numel()
-        kept = kept_pixels(scores.shape[1], pixels, most_bytes)
-        return f"KL divergence over {kept:,} of {pixels:,} pixels of each image." if kept < pixels else ""
-
-    def directions(self, output: Tensor, targets: Any, signs: Tensor, most: int) -> ScanDirections:
-        """Return two random directions."""
-        return directions_of(output, signs)
-
-    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
-        """Refuse class numbers that the model has no scores for."""
-        if len(targets) != num_images:
-            raise InvalidInput(f"{num_images} images need as many masks, got {len(targets)}.")
-        known = targets[targets != IGNORED]
-        if known.numel() and int(known.max()) >= num_outputs:
-            raise InvalidInput(f"Masks must hold class numbers below {num_outputs}, got {int(known.max())}.")
-
-    def score(self, output: Tensor) -> Tensor:
-        """Return the sum of the highest score of each pixel, averaged over pixels."""
-        return output.amax(dim=1).mean(dim=(1, 2)).sum()
-
-    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the sum of each image's mean cross-entropy over the pixels whose class is known."""
-        import torch.nn.functional as F
-
-        known = targets != IGNORED
-        entropy = F.cross_entropy(output, targets.long(), ignore_index=IGNORED, reduction="none")
-        return (entropy.sum(dim=(1, 2)) / known.sum(dim=(1, 2)).clamp_min(1)).sum()
+        """Return the class of each pixel, (N, H, W)."""
+        return Columns(parts={"classes": self.output(model_output).argmax(1)})
 
     def output_text(self, output: Any, names: Sequence[str]) -> str:
         """Return the share of pixels of each class."""
@@ -101,6 +64,26 @@ class Segmentation(Task):
         return ", ".join(f"{name} {share:.0%}" for name, share in shares if share)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PixelAgreement(Metric):
+    """The share of pixels that keep their class, a mean over images."""
+
+    def terms(self, baseline_output: Columns, output: Columns, targets: Any) -> tuple[Tensor, ...]:
+        same = (baseline_output.parts["classes"] == output.parts["classes"]).double().flatten(1).mean(1)  # type: ignore[union-attr]
+        return powers(same.new_ones(same.shape), 1 - same)
+
+
+AGREEMENT = PixelAgreement(
+    name="toy_pixel_agreement",
+    task="toy_segmentation",
+    label="Pixels that agree",
+    change_title="Drop in pixels that agree",
+    help="Share of pixels that keep their class. Needs no labels.",
+    value_unit="%",
+    change_unit="points",
+    notable=0.01,
+    primary=True,
+)
 MASKS = MaskReader(words=("mask", "masks"), label_images=True, dense=True)
 SEGMENTATION = Segmentation(
     name="toy_segmentation",
@@ -110,8 +93,7 @@ SEGMENTATION = Segmentation(
     label_places="Masks in a folder beside the pictures",
     label_help="A PNG of class numbers for each picture, with its name, in a folder masks.",
     score_label="Highest score",
-    shown_metric=MIOU.name,
-    extra_metrics=(MIOU, DIVERGENCE, AGREEMENT),
+    extra_metrics=(AGREEMENT,),
     one_tensor=False,
     annotations=MASKS,
 )

@@ -18,6 +18,7 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.onnxruntime.predict import predict, prepare
+from tests.cases import first_of
 from tests.pictures import timm_crop
 
 pytestmark = pytest.mark.slow  # exports a network
@@ -85,7 +86,7 @@ def test_the_metadata_holds_classes_and_preparation(file) -> None:
     assert json.loads(found["senseapp.preparation"]) == as_json(PREPARATION)
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("runtime", first_of(["onnxruntime", "openvino"]))
 def test_the_script_runs_without_senseapp_and_says_what_the_session_says(file, runtime) -> None:
     session = onnxruntime.InferenceSession(file / "model.onnx")
     images = prepare(Image.open(file / "picture.png"), as_json(PREPARATION))
@@ -102,7 +103,7 @@ def test_the_script_runs_without_senseapp_and_says_what_the_session_says(file, r
     assert printed.splitlines()[0].split()[-1] == expected[0][0]
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("runtime", first_of(["onnxruntime", "openvino"]))
 def test_the_script_tells_both_thresholds_of_a_detector(tmp_path, runtime) -> None:
     network = nn.Sequential(nn.Conv2d(3, 8, 3, stride=8), nn.Flatten(2)).eval()
     content = onnx_model(network, torch.zeros(1, 3, 24, 24))
@@ -119,7 +120,7 @@ def test_the_script_tells_both_thresholds_of_a_detector(tmp_path, runtime) -> No
         predict(str(tmp_path / "model.onnx"), str(tmp_path / "picture.png"), runtime)
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("runtime", first_of(["onnxruntime", "openvino"]))
 def test_the_notebook_is_one_that_jupyter_opens(runtime) -> None:
     notebook = json.loads(runtime_named(runtime).kit("model.onnx")["predict.ipynb"])
     assert f"install --quiet {runtime} " in notebook["cells"][1]["source"]

@@ -21,13 +21,11 @@ import yaml
 import senseapp
 from benchmarks import page as results
 from scripts.site_files import COMMANDS_PAGE, PAGES, site_links
-from tests.cases import seldom
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
-LONG_NOTEBOOKS = ("file", "schedule")  # `make docs` runs all of them, as `make test-all` does
 MOST_LINES = {"README.md": 90, "CONTRIBUTING.md": 70, "CHANGELOG.md": 60, "benchmarks/RESULTS.md": 150}
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 QUOTED = re.compile(r"\[([^\]]+)\]\((?:\.\./)*benchmarks/RESULTS\.md#([\w-]+)\)")
@@ -185,13 +183,11 @@ def code_of(notebook: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
+@pytest.mark.wide
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "notebook",
-    [seldom(path) if path.stem in LONG_NOTEBOOKS else path for path in NOTEBOOKS],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(notebook: Path) -> None:
+    """``make docs`` executes them before each merge."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, code in enumerate(code_of(notebook)):
         exec(compile(code, f"{notebook.name}[{number}]", "exec"), names)

@@ -18,6 +18,7 @@ BLOCK = re.compile(r'^```(?:(toml)|python title="([^"]+)")\n(.*?)^```$', re.MULT
 INCLUDED = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_every_package_passes_its_own_test(tmp_path: Path) -> None:
     installed = tmp_path / "mine-1.0.dist-info"

@@ -70,11 +70,12 @@ def load_demo_model() -> LoadedModel:
     )
 
 
-def _weights(file: Path, trained_by: str) -> dict[str, Tensor]:
+def _weights(file: Path, trained_by: str = "") -> dict[str, Tensor]:
     if not file.is_file():
+        again = f", or train it again with {trained_by}" if trained_by else ""
         raise InvalidCheckpoint(
             f"The weights of a demo are missing: expected the file {file.name} in the folder assets. "
-            f"Restore it from the repository, or train it again with {trained_by}."
+            f"Restore it from the repository{again}."
         )
     return safetensors.torch.load_file(file)
 
@@ -132,10 +133,10 @@ def in_order(own: Mapping[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
 # ---- the detector of coloured rectangles on photographs
 
 DETECTOR_WEIGHTS = SITE / "assets" / "shapes_detector.safetensors"
-"""Trained by ``scripts/train_demo_detector.py``."""
+"""Trained on :mod:`senseapp.data.demo_pictures`; ``assets/README.md`` has the recipe."""
 DETECTOR = "shapes_detector"
 """Name of the demo."""
-_MEAN, _STD = 0.5, 0.25  # of each channel, as scripts/train_demo_detector.py trained with
+_MEAN, _STD = 0.5, 0.25  # of each channel, as it was trained with
 
 
 class Backbone(nn.Module):
@@ -179,7 +180,7 @@ def load_detector() -> LoadedModel:
         InvalidCheckpoint: the weights file is missing from senseapp's assets.
     """
     network = build_detector()
-    network.load_state_dict(_weights(DETECTOR_WEIGHTS, "scripts/train_demo_detector.py"), strict=True)
+    network.load_state_dict(_weights(DETECTOR_WEIGHTS), strict=True)
     return LoadedModel(
         module=opened_detector(network).requires_grad_(False),
         title="Detector of shapes",

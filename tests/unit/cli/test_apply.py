@@ -90,6 +90,7 @@ def test_layers_keep_the_zeros_that_the_file_says(files, capsys):
         assert int((weight == 0).sum()) == int(row["level"] / 100 * weight.numel() + 1e-6)
 
 
+@pytest.mark.wide
 def test_the_strongest_schedule_within_a_drop_holds_what_it_promises(files, capsys):
     found = files / "strongest.json"
     asked = ["--budget", "params", "--max-drop", "2", "--repair", "--format", "json", "--out", str(found)]

@@ -122,6 +122,7 @@ def test_bad_input_exits_with_2_and_one_line(
     assert sentence in line
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_a_hostile_file_takes_the_memory_that_it_may_in_a_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

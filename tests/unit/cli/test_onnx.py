@@ -63,6 +63,7 @@ def test_a_run_of_the_export_equals_that_of_the_network(
             assert found.delta == pytest.approx(known.delta, rel=1e-4, abs=1e-7)
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", first_of([2, 1]))
 def test_a_file_with_a_fixed_batch_is_measured_like_one_for_any_number(tmp_path: Path, batch: int) -> None:

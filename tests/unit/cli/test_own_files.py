@@ -53,6 +53,7 @@ def test_an_unknown_checkpoint_and_a_zip_of_class_folders(weights, tmp_path, cap
     assert "state_dict_ema are used" in printed
 
 
+@pytest.mark.wide
 def test_a_folder_without_labels(weights, tmp_path, capsys):
     data = write_folder(tmp_path / "heap", {f"{i}.png": png(i) for i in range(4)})
     assert analyze(weights, data, tmp_path / "out", *OWN) == 0

@@ -54,6 +54,7 @@ def test_the_second_says_who_holds_the_home_and_leaves_live_runs_alone(tmp_path:
     first.close()
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_a_killed_server_leaves_the_home_to_the_next(tmp_path: Path) -> None:
     with other_server(tmp_path):
@@ -62,6 +63,7 @@ def test_a_killed_server_leaves_the_home_to_the_next(tmp_path: Path) -> None:
     lock_home(tmp_path)  # once for each process is enough
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_uploads_of_a_server_that_was_killed_go_at_the_next_start(tmp_path: Path) -> None:
     before = Backend(tmp_path, workers=0, data_roots=())

@@ -22,6 +22,7 @@ from senseapp.formats.plain import read_schedule
 from senseapp.formats.registry import FORMATS
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
+from tests.cases import examples
 from tests.distiller_tables import TABLE
 from tests.schedule_cases import profile_of
 from tests.unit.formats.test_reading import MIXED, PROFILE
@@ -166,7 +167,7 @@ def test_hostile_tables_are_bounded(monkeypatch):
         read_table(b"a,b\n" * 300_000, most_bytes=1_000_000)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     kind=st.sampled_from(sorted(READERS)),
     at=st.floats(0, 1),

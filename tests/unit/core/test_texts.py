@@ -21,6 +21,7 @@ from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.server.leaderboard import leaderboard_csv, leaderboard_row
 from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import read_distiller_csv
+from tests.cases import examples
 from tests.pages.records import NAMES, result
 
 FORMULA = "=cmd|'/C'!A0"
@@ -39,7 +40,7 @@ def test_every_hostile_text_comes_back(text: str) -> None:
     assert plain_cell(safe_cell(text)) == text
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(CELLS, st.sampled_from([",", ";", "\t", "|", " ", ":"]), st.booleans())
 def test_no_spreadsheet_finds_a_formula_at_any_separator(text: str, mark: str, knows_quotes: bool) -> None:
     written = csv_text(["name", "note"], [["conv1", text], [text, 1.5]])
@@ -105,7 +106,7 @@ def test_a_distiller_table_comes_back() -> None:
 NAMES = st.text(alphabet="ab.1*?[]-!", max_size=8)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(patterns=st.lists(NAMES, max_size=5), names=st.lists(NAMES, max_size=5))
 def test_names_fit_as_they_do_one_by_one(patterns: list[str], names: list[str]) -> None:
     fits = matcher(patterns)

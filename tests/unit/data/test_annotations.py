@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,17 +21,17 @@ from senseapp.data.load import load_images
 from senseapp.data.per_image import allocate_rows, bytes_of, chosen_of, on_device, separate
 from senseapp.data.pictures import survey_images
 from senseapp.networks.loaded import Preprocessing
-from senseapp.records.spec import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import CLASSIFICATION, Task
+from senseapp.records.spec import SHAPE_NAMES, WITHOUT_LABELS, DataSpec
+from senseapp.tasks import CLASSIFICATION, TASKS, Task
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
 from soak.annotation_files import by_hand
 from soak.annotations import outcome_of
-from tests import toy_detection, toy_segmentation
+from tests import shapes_detector, toy_segmentation
 from tests.pictures import encoded, png, random_picture, write_folder, write_tar, write_zip
-from tests.toy_detection import DETECTION
 from tests.toy_rectangles import CLASSES, SIDE, Scene, scene
 from tests.toy_segmentation import IGNORED, SEGMENTATION
 
+DETECTION = TASKS["detection"]
 PLAIN = Preprocessing(input_shape=(3, SIDE, SIDE), mean=(0.0,) * 3, std=(1.0,) * 3, interpolation="nearest")
 WIDE = (70, 40)
 Files = Mapping[str, bytes]
@@ -265,77 +264,40 @@ def test_a_mask_turns_with_its_picture(folder: Callable[[Files], DataSpec], mark
     assert not torch.equal(stored.labels, upright.labels)
 
 
-def test_boxes_are_one_object_for_each_image(folder: Callable[[Files], DataSpec]) -> None:
-    spec = folder(toy_detection.picture_files(8))
-    images = load(spec, DETECTION)
+def load_boxes(spec: DataSpec, **more: Any) -> PreparedImages:
+    how = replace(PLAIN, input_shape=(3, shapes_detector.SIDE, shapes_detector.SIDE))
+    images = load_images(spec, how, num_classes=4, task=DETECTION, class_names=SHAPE_NAMES, **more)
+    assert isinstance(images, PreparedImages)
+    return images
+
+
+def test_boxes_are_one_object_for_each_image(folder):
+    spec = folder(shapes_detector.picture_files(8))
+    images = load_boxes(spec)
     assert isinstance(images.labels, tuple)
     for number, target in enumerate(images.labels):
-        wanted = torch.tensor([box[1:] for box in scene(number).rectangles]).float().reshape(-1, 4)
-        assert torch.equal(target["boxes"], wanted)
-        assert target["labels"].tolist() == [box[0] for box in scene(number).rectangles]
-    assert {len(target["labels"]) for target in images.labels} == {0, 1, 2}
-    assert images.notes == ("8 pictures with boxes.",)
-    drawn = load(spec, DETECTION, num_samples=3, seed=2)
+        _, rectangles = shapes_detector.scene(number)
+        assert torch.equal(target["boxes"], torch.tensor([box[1:] for box in rectangles]).float().reshape(-1, 4))
+        assert target["labels"].tolist() == [box[0] for box in rectangles]
+    assert "8 pictures with boxes." in images.notes
+    drawn = load_boxes(spec, num_samples=3, seed=2)
     places = [images.names.index(name) for name in drawn.names]
     assert all(torch.equal(a["boxes"], images.labels[b]["boxes"]) for a, b in zip(drawn.labels, places, strict=True))
     assert images.subset([5, 1]).labels == (images.labels[5], images.labels[1])
     assert images.labels[2:4] == images.subset([2, 3]).labels
 
 
-def test_boxes_lie_where_their_rectangles_do(folder: Callable[[Files], DataSpec]) -> None:
-    how = replace(PLAIN, input_shape=(3, 48, 48), crop_pct=0.9)
-    images = load(folder(toy_detection.picture_files(12, WIDE)), DETECTION, preprocessing=how)
-    seen = 0
-    for place, target in enumerate(images.labels):
-        red, green, blue = (images.batch(place, place + 1)[0] * 255).round()
-        found = torch.maximum(red, green) - blue > 150
-        painted = torch.zeros_like(found)
-        for left, top, right, bottom in target["boxes"].round().int().tolist():
-            painted[top:bottom, left:right] = True
-        assert (found != painted).float().mean() < 0.03  # an edge may round to the other side
-        seen += len(target["boxes"])
-    assert seen > 5
-
-
-def test_a_chosen_file_of_boxes_is_read(folder: Callable[[Files], DataSpec]) -> None:
-    files = toy_detection.picture_files(4)
-    files |= {"aaa.json": files.pop("boxes.json"), "other/few.json": toy_detection.picture_files(2)["boxes.json"]}
-    assert len(load(folder(files), DETECTION)) == 4
-    assert survey_images(folder(files), num_classes=3, task=DETECTION).tables == ("aaa.json", "other/few.json")
-    chosen = load(replace(folder(files), labels="other/few.json"), DETECTION)
-    assert (len(chosen), chosen.notes[1]) == (2, "2 pictures without boxes left out.")
+def test_a_chosen_file_of_boxes_is_read(folder):
+    files = shapes_detector.picture_files(4)
+    few = shapes_detector.picture_files(2)["instances.json"]
+    files |= {"aaa.json": files.pop("instances.json"), "other/few.json": few}
+    assert len(load_boxes(folder(files))) == 4
+    assert survey_images(folder(files), num_classes=4, task=DETECTION).tables == ("aaa.json", "other/few.json")
+    chosen = load_boxes(replace(folder(files), labels="other/few.json"))
+    assert len(chosen) == 2
+    assert "2 pictures without boxes left out." in chosen.notes
     with pytest.raises(InvalidDataset, match=r"no file or folder none\.json in set"):
-        load(replace(folder(files), labels="none.json"), DETECTION)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"{", "Expecting property name"),
-        (b"[1, 2]", "TypeError"),
-        (b"{}", "KeyError: 'images'"),
-        (b"[" * 100_000, "RecursionError"),
-        (b'{"images": [{"id": 1}], "annotations": []}', "KeyError: 'file_name'"),
-        (b"\xff\xfe\x00", "codec can't decode"),
-    ],
-)
-def test_a_damaged_file_of_boxes_is_refused(folder: Callable[[Files], DataSpec], content: bytes, said: str) -> None:
-    spec = folder(toy_detection.picture_files(2) | {"boxes.json": content})
-    for ask in (lambda: load(spec, DETECTION), lambda: survey_images(spec, num_classes=3, task=DETECTION)):
-        with pytest.raises(InvalidDataset, match=f"The boxes in set cannot be read .*{said}"):
-            ask()
-    without = load(replace(spec, labels=WITHOUT_LABELS), DETECTION)
-    assert (len(without), without.labels) == (2, None)
-    assert "The boxes in set cannot be read" in without.notes[0]
-
-
-def test_boxes_of_another_picture_size_are_left_out(folder: Callable[[Files], DataSpec]) -> None:
-    files = toy_detection.picture_files(3)
-    content = json.loads(files["boxes.json"])
-    content["images"][1]["width"] = 64
-    images = load(folder(files | {"boxes.json": json.dumps(content).encode()}), DETECTION)
-    assert images.names == ("images/000.png", "images/002.png")
-    assert "images/001.png (its boxes: in 64 × 32 pixels, and the picture has 32 × 32)" in images.notes[1]
+        load_boxes(replace(folder(files), labels="none.json"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,6 +332,34 @@ def test_a_text_file_for_each_picture(tmp_path: Path) -> None:
         "1 file that cannot be used left out: images/1.png (its line: could not convert string to float: 'many').",
         "1 other file left out: .txt.",
     )
+
+
+class FailingReader(LineReader):
+    """Reads all files at once, as another package may, and checks nothing."""
+
+    def find(self, listing: Listing) -> AnnotationFiles:
+        return AnnotationFiles(parsed=json.loads(listing.read("boxes.json"))["images"])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "Expecting property name"),
+        (b"[1, 2]", "TypeError"),
+        (b"{}", "KeyError: 'images'"),
+        (b"[" * 100_000, "RecursionError"),
+        (b"\xff\xfe\x00", "codec can't decode"),
+    ],
+)
+def test_whatever_a_reader_raises_is_a_refusal(folder, content, said):
+    task = replace(DETECTION, annotations=FailingReader(words=("box", "boxes")))
+    spec = folder({"images/0.png": png(0), "images/1.png": png(1), "boxes.json": content})
+    for ask in (lambda: load(spec, task), lambda: survey_images(spec, num_classes=3, task=task)):
+        with pytest.raises(InvalidDataset, match=f"The boxes in set cannot be read .*{said}"):
+            ask()
+    without = load(replace(spec, labels=WITHOUT_LABELS), task)
+    assert (len(without), without.labels) == (2, None)
+    assert "The boxes in set cannot be read" in without.notes[0]
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip"])
@@ -463,11 +453,9 @@ def test_targets_of_either_kind_are_moved_and_separated() -> None:
     assert chosen_of(masks.to("meta"), [1]).shape == (1, 3)
 
 
-@pytest.mark.parametrize(("module", "task"), [(toy_segmentation, SEGMENTATION), (toy_detection, DETECTION)])
-def test_a_set_with_annotations_travels_to_other_processes(
-    module: ModuleType, task: Task, folder: Callable[[Files], DataSpec]
-) -> None:
-    images = load(folder(module.picture_files(4)), task).subset([3, 1])
+@pytest.mark.parametrize(("module", "read"), [(toy_segmentation, load), (shapes_detector, load_boxes)])
+def test_a_set_with_annotations_travels_to_other_processes(module, read, folder):
+    images = read(folder(module.picture_files(4))).subset([3, 1])
     other = pickle.loads(pickle.dumps(images))
     assert digest(other.labels) == digest(images.labels)
     assert torch.equal(other.batch(0, 2), images.batch(0, 2))

@@ -11,6 +11,7 @@ from PIL import Image, ImageOps
 from senseapp.data.geometry import TURNS, EvalTransform, Geometry
 from senseapp.data.images import pixels_of, transform_of
 from senseapp.networks.loaded import Preprocessing
+from tests.cases import examples
 from tests.pictures import random_picture, timm_crop
 
 SIDES = st.integers(3, 90)
@@ -33,7 +34,7 @@ def marked(picture: Image.Image, mark: int) -> Image.Image:
 
 
 @given(size=SIZES, transform=TRANSFORMS, mark=MARKS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_picture_is_prepared_as_timm_prepares_the_upright_one(
     size: tuple[int, int], transform: EvalTransform, mark: int
 ) -> None:
@@ -60,7 +61,7 @@ def painted(size: tuple[int, int], mark: int) -> list[Image.Image]:
 
 
 @given(size=SIZES, transform=TRANSFORMS, mark=MARKS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_coordinates_painted_in_a_picture_are_where_points_land(
     size: tuple[int, int], transform: EvalTransform, mark: int
 ) -> None:
@@ -82,7 +83,7 @@ def test_coordinates_painted_in_a_picture_are_where_points_land(
 
 
 @given(size=SIZES, transform=TRANSFORMS, mark=MARKS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_mask_takes_the_value_nearest_to_each_centre_and_the_fill_outside(
     size: tuple[int, int], transform: EvalTransform, mark: int
 ) -> None:
@@ -102,7 +103,7 @@ def test_a_mask_takes_the_value_nearest_to_each_centre_and_the_fill_outside(
 
 
 @given(size=st.tuples(st.integers(24, 90), st.integers(24, 90)), transform=TRANSFORMS, mark=MARKS, box=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_painted_rectangle_lies_in_its_box(
     size: tuple[int, int], transform: EvalTransform, mark: int, box: st.DataObject
 ) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from senseapp.data.images import TensorImages
 from senseapp.measure import context as context_module
+from senseapp.measure.context import MeasurementContext
 from senseapp.measure.sweep import Sweep
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION, SEGMENTATION, Task
@@ -96,3 +97,10 @@ def test_images_for_ranges_are_computed_when_they_are_read() -> None:
         assert torch.equal(torch.cat(list(found)), images.images)
     assert images.count == 6
     assert [len(each) for each in found[1:]] == [2, 1]
+
+
+def test_the_memory_of_predictions_is_shared_by_the_images_of_a_run() -> None:
+    for count in (4, 24):
+        images = TensorImages(torch.randn(count, 3, 16, 16))
+        context = MeasurementContext.prepare(Map(), images, task=SEGMENTATION)
+        assert 460e6 < context.prediction_bytes * count < 500e6

@@ -10,11 +10,12 @@ import torch
 import torchvision
 from torch import nn
 
+from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import TensorImages
 from senseapp.measure.quick import scan
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
-from senseapp.metrics.detection import DIVERGENCE, OBJECTS
+from senseapp.metrics.detection import DIVERGENCE, MAP, OBJECTS
 from senseapp.metrics.detection.matching import detections_of
 from senseapp.metrics.detection.rows import LEAST_SCORE, SAME_BOX, RowKind, blocks
 from senseapp.metrics.predictions import Columns, num_bytes, precise
@@ -239,3 +240,10 @@ def test_a_detector_that_finds_nothing_is_mentioned() -> None:
     note = DETECTION.baseline_note(Columns(parts={"candidates": (faint, faint[:0])}))
     assert note.startswith("The uncompressed model finds no object with a score of at least 0.3 in these images")
     assert DETECTION.baseline_note(Columns(parts={"candidates": (faint, sure)})) == ""
+
+
+def test_a_metric_of_whole_schedules_ranks_no_layers() -> None:
+    images = TensorImages(*shapes_detector.inputs(range(2)))
+    spec = SensitivitySpec(levels=(0.5,), num_samples=2, metric=MAP.name, device="cpu")
+    with pytest.raises(InvalidSpec, match="map is measured of whole schedules, not of each layer"):
+        Sweep.open(opened_detector(shapes_detector.trained()), images, spec, task=DETECTION)

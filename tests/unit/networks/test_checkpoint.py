@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 import pickle
 import struct
@@ -20,6 +19,7 @@ from torch import nn
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints import pickled
 from senseapp.networks.checkpoints.checkpoint import number_notes, read_checkpoint
+from tests.checkpoints import Canary
 
 
 class TinyNet(nn.Module):
@@ -112,14 +112,6 @@ def test_tied_weights_are_no_bomb(tmp_path):
     assert len(read_checkpoint(path).tensors) == 3
 
 
-class Exploit:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.path}",)
-
-
 WRITERS = {
     "zip": lambda payload, path: torch.save(payload, path),
     "older form": lambda payload, path: torch.save(payload, path, _use_new_zipfile_serialization=False),
@@ -129,7 +121,7 @@ WRITERS = {
 @pytest.mark.parametrize("form", WRITERS)
 def test_code_is_never_run_and_its_name_is_given(tmp_path, form):
     canary = tmp_path / "canary"
-    WRITERS[form]({"state_dict": Exploit(canary)}, tmp_path / "evil.pth")
+    WRITERS[form]({"state_dict": Canary(canary)}, tmp_path / "evil.pth")
     with pytest.raises(InvalidCheckpoint, match=r"(posix|nt)\.system") as refused:
         read_checkpoint(tmp_path / "evil.pth")
     assert not canary.exists()

@@ -10,7 +10,6 @@ import decimal
 import enum
 import functools
 import logging
-import os
 import pathlib
 import random
 import re
@@ -29,7 +28,7 @@ from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints.checkpoint import read_checkpoint
 from senseapp.networks.checkpoints.recognise import fingerprint_named
 from senseapp.networks.checkpoints.stored_networks import find_networks
-from tests.checkpoints import MODEL, network
+from tests.checkpoints import MODEL, Canary, network
 
 __all__ = ["network"]
 
@@ -61,14 +60,6 @@ class Settings:
 
 
 Point = collections.namedtuple("Point", "x y")
-
-
-class Canary:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.path}",)
 
 
 def assert_same(path, network):

@@ -140,7 +140,7 @@ def test_a_stored_proof_with_fewer_channels_is_a_source_for_any_runtime(runtime:
     torch.testing.assert_close(runtime.open(source.network).run(images), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("adapting", ["off", "minutes"])
+@pytest.mark.parametrize("adapting", first_of(["off", "minutes"]))
 def test_a_stored_proof_has_the_integers_that_its_weights_are_made_of(adapting: Adapting, tmp_path: Path) -> None:
     evaluator = evaluator_of(small_network(), QuantizationConfig())
     proven = prove(evaluator, schedule_of(evaluator, "quantization", 4), repair=True, adapting=adapting)

@@ -32,7 +32,7 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.run_tasks import LayerAnswers, Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
-from tests.cases import first_of
+from tests.cases import examples, first_of
 from tests.pages import records
 
 ALLOWED = 0.01
@@ -168,7 +168,7 @@ def milder(config, target: float) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", first_of(LEVELS))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(curves=st.floats(0.0, 1.0), proof=st.floats(0.0, 1.0))
 def test_the_strongest_schedule_that_both_sets_of_images_let_pass(config, curves, proof) -> None:
     low, high = (8.0, 3.0) if config is QuantizationConfig else (0.0, 0.8)

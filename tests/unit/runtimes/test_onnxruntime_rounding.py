@@ -28,7 +28,7 @@ from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
 from senseapp.runtimes.onnxruntime.rounding.weights import DAMPING, rounded, rounded_products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import Fitting
-from tests.cases import first_of
+from tests.cases import examples, first_of
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
 
@@ -71,7 +71,7 @@ def second_moments(groups: int, width: int, *, seed: int) -> Tensor:
     return values.transpose(1, 2) @ values / 64
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 9), st.booleans(), st.sampled_from([3, 63, 127]))
 def test_integers_stay_in_their_limits_and_do_no_more_harm_than_the_nearest(groups, rows, width, paired, largest):
     weight = torch.randn(groups, rows, width, generator=torch.Generator().manual_seed(width))
@@ -161,7 +161,7 @@ def test_weights_of_fewer_bits_and_zeros_stay_as_they_are(bits):
 
 
 @pytest.mark.wide
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(2, 8), st.integers(0, 10**6))
 def test_rows_keep_the_integers_that_they_are_made_of(bits, seed):
     """Also where no weight of a row reaches the largest; pairs that would saturate are rounded anew."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from senseapp.server.job_progress import Bar, PlannedStep
+from tests.cases import examples
 
 PLAN = (
     PlannedStep(title="Read", seconds=2),
@@ -44,7 +45,7 @@ def run(
 @given(
     st.lists(st.tuples(st.floats(0.5, 60, allow_nan=False), st.floats(0.3, 6, allow_nan=False)), min_size=1, max_size=8)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_it_only_moves_forward_never_stands_still_and_stays_below_1(drawn: list[tuple[float, float]]) -> None:
     plan = tuple(PlannedStep(title=f"step {place}", seconds=seconds) for place, (seconds, _) in enumerate(drawn))
     shown, left, _ = run(plan, [factor for _, factor in drawn])

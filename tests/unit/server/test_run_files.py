@@ -6,11 +6,11 @@ import io
 import json
 import tempfile
 import zipfile
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from senseapp.server.run_tasks import Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from soak.large_run_files import SOUND_RUN, large_run_file
+from tests.cases import examples
 from tests.fake_session import a_backend, a_change, a_measurement, a_result
 
 KEY = "0123456789abcdef"
@@ -163,40 +164,12 @@ def broken(content, **changed):
     return zipped(members.items())
 
 
-def set_layer(data):
-    data["measurements"][0]["layer"] = "nowhere"
+MEASUREMENT, LAYER = ("measurements", 0), ("profile", "layers", 0)
 
 
-def set_metric(data):
-    data["measurements"][0]["changes"][0]["metric"] = "beauty"
-
-
-def set_level(data):
-    data["measurements"][0]["level"] = 0.123
-
-
-def set_count(data):
-    data["profile"]["num_params"] = -1
-
-
-def set_name(data):
-    data["profile"]["layers"][0]["name"] = "conv\x1b[2J"
-
-
-def no_saving(data):
-    data["validation"]["schedule"]["achieved"].clear()
-
-
-def save_too_much(data):
-    data["validation"]["schedule"]["achieved"]["params"] = 5.0
-
-
-def lose_endlessly(data):
-    data["validation"]["changes"][0]["delta"] = "inf"
-
-
-def drop_layers(data):
-    data["profile"]["layers"] = []
+def put(*place, **values):
+    """Return what changes a record at a place in it."""
+    return lambda data: reduce(getitem, place, data).update(values)
 
 
 @pytest.mark.parametrize(
@@ -207,25 +180,25 @@ def drop_layers(data):
         ({"result_json": b"{}"}, "Expected a SensitivityResult"),
         ({"result_json": b"[" * 100_000}, "nested too deeply"),
         ({"result_json": b'{"type":"SensitivityResult","version":99,"data":{}}'}, "version 99"),
-        ({"result_json": set_layer}, "no layer 'nowhere'"),
-        ({"result_json": set_metric}, "no metric 'beauty'"),
-        ({"result_json": set_level}, "no level 0.123"),
-        ({"result_json": set_count}, "below 0"),
-        ({"result_json": set_name}, "no network has"),
-        ({"result_json": drop_layers}, "no layers"),
-        ({"run_json": lambda data: data.update(title="x" * 201)}, "1 to 200 characters"),
-        ({"run_json": lambda data: data.update(extra=1)}, "damaged"),
+        ({"result_json": put(*MEASUREMENT, layer="nowhere")}, "no layer 'nowhere'"),
+        ({"result_json": put(*MEASUREMENT, "changes", 0, metric="beauty")}, "no metric 'beauty'"),
+        ({"result_json": put(*MEASUREMENT, level=0.123)}, "no level 0.123"),
+        ({"result_json": put("profile", num_params=-1)}, "below 0"),
+        ({"result_json": put(*LAYER, name="conv\x1b[2J")}, "no network has"),
+        ({"result_json": put("profile", layers=[])}, "no layers"),
+        ({"run_json": put(title="x" * 201)}, "1 to 200 characters"),
+        ({"run_json": put(extra=1)}, "damaged"),
         ({f"compressed-{KEY}_safetensors": b"\x80\x04pickle"}, "no safetensors"),
-        ({f"recommendation-{KEY}_json": lambda data: data.update(kind="bits")}, "does not save"),
-        ({f"recommendation-{KEY}_json": lambda data: data.update(metric="beauty")}, "unknown metric"),
-        ({f"recommendation-{KEY}_json": lambda data: data.update(allowed_drop=1e300)}, "no possible one"),
-        ({f"recommendation-{KEY}_json": lambda data: data["tried"][0].update(figure=1e300)}, "no possible one"),
-        ({f"recommendation-{KEY}_json": lambda data: data.update(allowed_drop=0.0)}, "no possible one"),
-        ({f"recommendation-{KEY}_json": lambda data: data["tried"][0].update(figure=5.0)}, "no possible one"),
-        ({f"recommendation-{KEY}_json": lambda data: data.update(validation=None)}, "has no proof"),
-        ({f"recommendation-{KEY}_json": save_too_much}, "what it saves"),
-        ({f"recommendation-{KEY}_json": lose_endlessly}, "no number"),
-        ({f"recommendation-{KEY}_json": no_saving}, "what it saves"),
+        ({f"recommendation-{KEY}_json": put(kind="bits")}, "does not save"),
+        ({f"recommendation-{KEY}_json": put(metric="beauty")}, "unknown metric"),
+        ({f"recommendation-{KEY}_json": put(allowed_drop=1e300)}, "no possible one"),
+        ({f"recommendation-{KEY}_json": put("tried", 0, figure=1e300)}, "no possible one"),
+        ({f"recommendation-{KEY}_json": put(allowed_drop=0.0)}, "no possible one"),
+        ({f"recommendation-{KEY}_json": put("tried", 0, figure=5.0)}, "no possible one"),
+        ({f"recommendation-{KEY}_json": put(validation=None)}, "has no proof"),
+        ({f"recommendation-{KEY}_json": put("validation", "schedule", "achieved", params=5.0)}, "what it saves"),
+        ({f"recommendation-{KEY}_json": put("validation", "changes", 0, delta="inf")}, "no number"),
+        ({f"recommendation-{KEY}_json": put("validation", "schedule", achieved={})}, "what it saves"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(service, finished, tmp_path, changed, message):
@@ -306,7 +279,7 @@ def test_a_full_quota_takes_no_import(service, finished, tmp_path):
         take_in(tight, io.BytesIO(content))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read_never_more(service, finished, tmp_path_factory, data):
     content = bytearray(packed(service, finished))
@@ -328,22 +301,9 @@ def test_a_run_of_more_than_every_page_can_show_is_refused(tmp_path, layers, lev
         take_in(a_service(tmp_path), io.BytesIO(large_run_file(layers, levels)))
 
 
-def changed_run_file(change: Callable[[dict[str, Any]], None]) -> io.BytesIO:
+def changed_run_file(change):
     """Return a sound run file whose result was changed."""
-    with zipfile.ZipFile(SOUND_RUN) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    result = json.loads(members["result.json"])
-    change(result["data"])
-    members["result.json"] = json.dumps(result).encode()
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return file
-
-
-def renamed(name: str) -> Callable[[dict[str, Any]], None]:
-    return lambda data: data["profile"]["layers"][0].update(name=name)
+    return broken(SOUND_RUN.read_bytes(), result_json=change)
 
 
 CHAIN = [{"name": "image", "kind": "input"}, *({"name": "add", "kind": "join", "inputs": [0]} for _ in range(10_000))]
@@ -352,19 +312,19 @@ CHAIN = [{"name": "image", "kind": "input"}, *({"name": "add", "kind": "join", "
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (renamed("a." * 50 + "a"), "whose name no network has"),
-        (renamed("a" * 501), "whose name no network has"),
-        (lambda data: data["profile"].update(flow=CHAIN), "10,001 nodes in its data flow"),
+        (put(*LAYER, name="a." * 50 + "a"), "whose name no network has"),
+        (put(*LAYER, name="a" * 501), "whose name no network has"),
+        (put("profile", flow=CHAIN), "10,001 nodes in its data flow"),
         (
-            lambda data: data["profile"].update(flow=[*CHAIN[:5], CHAIN[5] | {"inputs": [0] * 40_001}]),
+            put("profile", flow=[*CHAIN[:5], CHAIN[5] | {"inputs": [0] * 40_001}]),
             "40,005 edges in its data flow",
         ),
         (
-            lambda data: data.update(environment={str(place): "" for place in range(201)}),
+            put(environment={str(place): "" for place in range(201)}),
             "201 facts on its environment",
         ),
-        (lambda data: data.update(agreement={str(place): 0.5 for place in range(101)}), "101 rank correlations"),
-        (lambda data: data["baseline"].update({str(place): 0.5 for place in range(40)}), "figures of the uncompressed"),
+        (put(agreement={str(place): 0.5 for place in range(101)}), "101 rank correlations"),
+        (put("baseline", **{str(place): 0.5 for place in range(40)}), "figures of the uncompressed"),
         (
             lambda data: data.update(
                 estimates=[item | {"members": [item["layer"]] * 999} for item in 100 * data["estimates"]]

@@ -85,6 +85,7 @@ def test_a_waiting_proof_fills_the_queue_and_can_be_cancelled(finished):
     assert service.work.progress(proof).state is RunState.CANCELLED
 
 
+@pytest.mark.wide
 def test_with_and_without_repair_are_two_proofs(finished):
     backend, service, run_id = finished
     schedule = a_schedule(service, run_id, 0.1)
@@ -130,6 +131,7 @@ def test_the_file_that_runs_is_kept_as_large_as_it_says(finished):
     assert record.findings[0].startswith(f"Measured on {record.images} images: ")
 
 
+@pytest.mark.wide
 def test_a_pruned_model_comes_with_its_programs(tmp_path, monkeypatch):
     """What is in them is for the tests of writing them; ``apply`` writes those of a pruned demo."""
     monkeypatch.setattr(write, "exported_program", lambda model, example: b"program")

@@ -21,6 +21,7 @@ from senseapp.store.layer_times import is_report, kind_of, matched, read_layer_t
 from senseapp.store.run_folder import RunFolder
 from soak import device_times as soak
 from tests import device_reports as reports
+from tests.cases import examples
 from tests.schedule_cases import run_of
 
 PROFILE = reports.profile()
@@ -252,7 +253,7 @@ def test_what_is_wrong_with_a_row_is_named() -> None:
     assert str(refused.value) == f"report.txt is damaged: {time} must be a finite number from 0 to 1e+11, got -1."
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     form=st.sampled_from(list(reports.SOUND)),
     at=st.floats(0, 1),
@@ -277,7 +278,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(JSON)
 def test_any_json_is_read_or_refused_in_one_sentence(payload: object) -> None:
     content = json.dumps(payload).encode()

@@ -39,7 +39,7 @@ from senseapp.tasks.display import colour_of, legend, overlaid, palette
 from senseapp.tasks.segmentation.coco import REST, Shapes
 from senseapp.tasks.segmentation.masks import MASKS
 from tests.pictures import encoded, random_picture, write_folder, write_zip
-from tests.plain_loop import sampled, sparse_logits
+from tests.plain_loop import sampled, sparse_logits, with_own_statistics
 from tests.toy_rectangles import SIDE, scene
 from tests.toy_segmentation import network
 
@@ -91,19 +91,6 @@ def test_layers_of_torchvision_are_measured_as_by_a_plain_loop(name: str) -> Non
         assert item.change("pixel_kl").delta == pytest.approx(divergence(before, after), rel=1e-3, abs=1e-8)
         same = float((before.argmax(1) == after.argmax(1)).double().mean())
         assert item.change("pixel_agreement").value == pytest.approx(same, abs=2e-3)
-
-
-def with_own_statistics(module: nn.Module, images: Tensor) -> nn.Module:
-    """Return the network with the statistics of ``images`` in its norms."""
-    for each in module.modules():
-        if isinstance(each, nn.BatchNorm2d):
-            each.reset_running_stats()
-            each.momentum = None
-        if isinstance(each, nn.Dropout):
-            each.p = 0.0
-    with torch.no_grad():
-        module.train()(images)
-    return module.eval()
 
 
 def test_estimates_rank_and_size_what_is_measured() -> None:
