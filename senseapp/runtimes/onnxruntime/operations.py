@@ -31,9 +31,10 @@ from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import Kernel, processor, saturates
 from senseapp.runtimes.foreign import ForeignFile, OpenFile
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes, multiplies_integers
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
+from senseapp.runtimes.onnxruntime.rounding.saturation import on_other_processors
 from senseapp.runtimes.onnxruntime.runtime import OnnxSession, RuntimeModel, kernels
 from senseapp.runtimes.onnxruntime.timing import by_operator, by_product, layer_times, numbered, products_of, shapes_of
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
@@ -46,6 +47,7 @@ class OnnxRuntime(Runtime):
     """
 
     description = ONNXRUNTIME
+    may_saturate = True
     int8_note = (
         "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
         "so the file does the same on processors without VNNI, where onnxruntime's own quantizer may saturate."
@@ -156,10 +158,10 @@ class OnnxRuntime(Runtime):
         narrow = fitting.reduce_range or saturates()
         return default_int8(self.float_graph(content), self.inputs(fitting.batches), reduce_range=narrow)
 
-    def unsaturated(self, content: bytes) -> Network | None:
-        """Return a QDQ file with its products in float; None where no sum of products of integers saturates here."""
-        is_alike = not saturates() or not multiplies_integers(content)
-        return None if is_alike else self.as_network(RuntimeModel(content, fused=False))
+    def on_other_processors(self, content: bytes) -> Network | None:
+        """Return a QDQ file with its products in float, which saturate where they do not here."""
+        other = on_other_processors(content)
+        return None if other is None else self.as_network(RuntimeModel(other, fused=False))
 
     # ---- times
 

@@ -24,6 +24,7 @@ from senseapp.networks.network import OUTPUTS, nested
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
 
+_AT_ONCE = 8  # images of which a file holds the sums that may saturate
 _KERNEL = "_kernel_time"  # behind the name of a node, in a profile
 
 
@@ -73,7 +74,7 @@ class RuntimeModel(OnnxSession):
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
     It runs on ``threads``, which times are taken on; where only its outputs count, on as many as torch does. Without
-    ``fused``, a QDQ file computes its products in float between roundings, so nothing saturates.
+    ``fused``, a QDQ file computes its products in float between roundings, so nothing saturates, on a few images each.
 
     Raises:
         InvalidSpec: the runtime cannot open it.
@@ -88,7 +89,7 @@ class RuntimeModel(OnnxSession):
             raise InvalidSpec(f"onnxruntime cannot open this network: {first_line_of(error)}.") from error
         (self._input,) = self._session.get_inputs()
         size = self._input.shape[0]
-        self.fixed_batch = size if isinstance(size, int) else None
+        self.fixed_batch = size if isinstance(size, int) else None if fused else _AT_ONCE
         self.input_type = np.dtype(INPUT_TYPES.get(self._input.type, np.float32)).name
         self.nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
 

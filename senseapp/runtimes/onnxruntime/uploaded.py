@@ -68,9 +68,9 @@ class UploadedRuntime(OnnxRuntime):
         """Open an edited file; where only outputs count, it computes those that are measured."""
         return super().open(content if threads is not None else self._shown(content), threads=threads)
 
-    def unsaturated(self, content: bytes) -> Network | None:
-        """Return a QDQ file with the outputs that are measured, and its products in float, where these saturate."""
-        return super().unsaturated(self._shown(content))
+    def on_other_processors(self, content: bytes) -> Network | None:
+        """Return a QDQ file with the outputs that are measured, as processors of the other kind compute it."""
+        return super().on_other_processors(self._shown(content))
 
     def as_network(self, file: OnnxSession) -> Network:
         """Return an open file as the network that was read from the uploaded one."""
