@@ -204,6 +204,7 @@ def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[s
 
 
 def _report(candidate: Candidate, answer: Decision, deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
+    integers = deployed.integers
     return {
         "headline": candidate.headline,
         "form": candidate.form,
@@ -230,10 +231,16 @@ def _report(candidate: Candidate, answer: Decision, deployed: Deployment, files:
             }
             for each in deployed.operators
         ],
+        "integers": None if integers is None else {**asdict(integers), "share": integers.share},
         "runtime": deployed.settings.runtime,
         "elsewhere": {
             each.runtime: {"file": asdict(each.file), "original": asdict(each.original)} for each in deployed.elsewhere
         },
         "files": [str(path) for path in files],
-        "notes": [*deployed.findings, *deployed.notes, *candidate.notes],
+        "notes": [
+            *deployed.findings,
+            *([] if integers is None else [integers.sentence]),
+            *deployed.notes,
+            *candidate.notes,
+        ],
     }

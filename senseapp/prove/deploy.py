@@ -33,6 +33,7 @@ from senseapp.records.candidate import Candidate, Form, own_bounds
 from senseapp.records.deployment import (
     Deployment,
     DeploySettings,
+    IntegerShare,
     Median,
     OperatorShare,
     OperatorTime,
@@ -148,7 +149,7 @@ class Deployed:
 
     def candidate(self, source: Source, *, name_of: Callable[[str], str]) -> Candidate:
         """Return it as a candidate; ``name_of`` returns the name of a file by what it is beside the others."""
-        form: Form = "onnx" if self.record.computes_in_float else "mixed" if self.record.in_float else "int8"
+        form: Form = "onnx" if self.record.computes_in_float else "mixed" if self.record.is_partly_int8 else "int8"
         return Candidate(
             file=name_of(f"{form} {self.variant}".strip()),
             form=form,
@@ -291,10 +292,12 @@ class _TestedFiles:
         files = {"original": self._files["original"], "file": self._files[name]}
         figures = {"original": self._figures["original"], "file": self._figures[name]}
         figures |= {each: self._figures[each] for each in self._found.compared}
-        shares, alike = tuple[OperatorShare, ...](), tuple[str, ...]()
+        shares, alike, integers = tuple[OperatorShare, ...](), tuple[str, ...](), None
         if not made.computes_in_float:
             if runtime.may_saturate:
                 alike = self._saturation(name, "this file") or (alike_everywhere(),)
+            with steps.trying("the share of integers"):
+                integers = IntegerShare.of(runtime.executed(files["file"]), kept=made.in_float, layers=self._layers)
             with steps.trying("times of operators"):
                 shares = operator_shares(*(self._operators(each) for each in files.values()))
         elsewhere = times_elsewhere(evaluator, runtime, files, settings, steps) if is_asked else ()
@@ -326,6 +329,7 @@ class _TestedFiles:
             own_setting=own_setting,
             operators=shares,
             elsewhere=elsewhere,
+            integers=integers,
         )
         before, after = self.judged["original"].outputs, self.judged[name].outputs
         return Deployed(

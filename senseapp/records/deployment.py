@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec, check_choice
+from senseapp.core.texts import first_names, plural
 from senseapp.descriptions import LevelScale
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import MetricChange
@@ -303,6 +304,119 @@ def operator_shares(original: Sequence[OperatorTime], file: Sequence[OperatorTim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedNode:
+    """A node that a runtime executes in a call of a file.
+
+    Attributes:
+        name, kind: in the file; of what is no product, as the runtime calls it.
+        in_integers: whether it computes on integers.
+        macs: multiply-accumulates; 0 of what is no product.
+        is_rounded: whether the file rounds all that a product reads to integers.
+    """
+
+    name: str
+    kind: str
+    in_integers: bool
+    macs: int = 0
+    is_rounded: bool = False
+
+
+LEAST_INTEGERS = 0.5
+"""Share of the multiplications in integers from which on a file is called one in 8-bit numbers."""
+LEAST_WORDS = f"A file is called one in 8-bit numbers from {100 * LEAST_INTEGERS:.0f} % of its multiplications on."
+FloatReason = Literal["harms", "no kernel", "not quantized"]
+FLOAT_REASONS: dict[FloatReason, str] = {
+    "harms": "8 bits harm the answers",
+    "no kernel": "the runtime computes them in float",
+    "not quantized": "not quantized",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatProduct:
+    """A product of a file that is computed in float: its name or layer, and its share of the multiplications."""
+
+    name: str
+    kind: str
+    share: float
+    reason: FloatReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerShare:
+    """What a runtime computes in integers in a call of a file.
+
+    Attributes:
+        nodes, integer_nodes: executed, without those that only convert numbers; of these, in integers.
+        products, integer_products: convolutions and matrix products among them.
+        macs, integer_macs: multiply-accumulates.
+        in_float: the products in float, the largest first.
+        kept_in_vain: products in integers that were left in float: OpenVINO multiplies weights of 8 bits so where what
+            they read is rounded for another node.
+    """
+
+    nodes: int
+    integer_nodes: int
+    products: int
+    integer_products: int
+    macs: int
+    integer_macs: int
+    in_float: tuple[FloatProduct, ...]
+    kept_in_vain: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, nodes: Sequence[ExecutedNode], *, kept: Collection[str], layers: Mapping[str, str]
+    ) -> IntegerShare | None:
+        """Return that of ``nodes``; None without products. A search ``kept`` some in float; ``layers`` are of nodes."""
+        products, macs = [each for each in nodes if each.macs], sum(each.macs for each in nodes)
+        if not products:
+            return None
+        left = sorted((each for each in products if not each.in_integers), key=lambda each: -each.macs)
+        return cls(
+            nodes=len(nodes),
+            integer_nodes=sum(each.in_integers for each in nodes),
+            products=len(products),
+            integer_products=len(products) - len(left),
+            macs=macs,
+            integer_macs=macs - sum(each.macs for each in left),
+            in_float=tuple(
+                FloatProduct(
+                    name=layers.get(each.name, each.name),
+                    kind=each.kind,
+                    share=each.macs / macs,
+                    reason="no kernel" if each.is_rounded else "harms" if each.name in kept else "not quantized",
+                )
+                for each in left
+            ),
+            kept_in_vain=tuple(
+                layers.get(each.name, each.name) for each in products if each.in_integers and each.name in kept
+            ),
+        )
+
+    @property
+    def share(self) -> float:
+        """Of the multiplications."""
+        return self.integer_macs / self.macs
+
+    @property
+    def sentence(self) -> str:
+        """``94 % of the multiplications are computed in integers (52 of 55 products); 3 stay in float: …``."""
+        share = f"{min(100 * self.share, 99.9 if self.in_float else 100):.1f}".removesuffix(".0")
+        said = f"{share} % of the multiplications are computed in integers ({self.integer_products} of "
+        said += f"{plural(self.products, 'product')})"
+        parts = []
+        for reason, words in FLOAT_REASONS.items():
+            if names := [each.name for each in self.in_float if each.reason == reason]:
+                parts.append(f"{first_names(names)} ({words})")
+        stay = "1 stays" if len(self.in_float) == 1 else f"{len(self.in_float)} stay"
+        said += f"; {stay} in float: {'; '.join(parts)}." if parts else "."
+        if vain := self.kept_in_vain:
+            said += f" Left in float by the file, but computed in integers by the runtime: {first_names(vain)}."
+        return said if self.share >= LEAST_INTEGERS else f"{said} {LEAST_WORDS}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
     """Times of the same files in another runtime on the same machine, in turns with the runtime that they are for.
 
@@ -340,6 +454,7 @@ class Deployment:
         operators: where the time of a call goes, in the original and in the file; empty for files in float, and where
             the runtime does not say it.
         elsewhere: times in other runtimes that open the file here; its answers in them are not measured.
+        integers: what the runtime computes in integers; None of files in float, and where it does not say it.
     """
 
     settings: DeploySettings
@@ -357,6 +472,12 @@ class Deployment:
     own_setting: str = ""
     operators: tuple[OperatorShare, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
+    integers: IntegerShare | None = None
+
+    @property
+    def is_partly_int8(self) -> bool:
+        """Whether less of a file that is not in float is in int8 than what is called so."""
+        return bool(self.in_float) or (self.integers is not None and self.integers.share < LEAST_INTEGERS)
 
     @property
     def runtime(self) -> RuntimeDescription:

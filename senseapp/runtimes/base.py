@@ -20,7 +20,7 @@ from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.deployment import LayerTimes, OperatorTime
+from senseapp.records.deployment import ExecutedNode, LayerTimes, OperatorTime
 from senseapp.runtimes.call_times import TURNS, times
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
@@ -198,6 +198,10 @@ class Runtime(ABC):
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return the time of a call of a file by kind of operator; empty if the runtime does not report it."""
+        return ()
+
+    def executed(self, content: bytes) -> tuple[ExecutedNode, ...]:
+        """Return the nodes that the runtime executes in a call of a file; empty if it does not report them."""
         return ()
 
     def time_products(

@@ -26,11 +26,12 @@ from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.metadata import CLASSES, told_of
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.deployment import LayerTimes, OperatorTime
+from senseapp.records.deployment import ExecutedNode, LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import Kernel, processor, saturates
 from senseapp.runtimes.foreign import ForeignFile, OpenFile
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
+from senseapp.runtimes.onnxruntime.executed import executed_nodes
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
@@ -172,6 +173,10 @@ class OnnxRuntime(Runtime):
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return the seconds of all kernels by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
         return by_operator(self.kernels(content, threads=threads, batch=batch))
+
+    def executed(self, content: bytes) -> tuple[ExecutedNode, ...]:
+        """Return the nodes of a file that the runtime executes, by its own profile."""
+        return executed_nodes(content, lambda file: self.kernels(file, threads=1, batch=1))
 
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

@@ -25,6 +25,7 @@ from senseapp.networks.onnx.modules import ImageInput
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
 
 _AT_ONCE = 8  # images of which a file holds the sums that may saturate
+_OF_8_BITS = ("int8", "uint8")
 _KERNEL = "_kernel_time"  # behind the name of a node, in a profile
 
 
@@ -130,8 +131,20 @@ def session(
 
 def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
     """Return the kernels of a network that runs in onnxruntime a few times on :func:`usual_input`."""
+    durations: defaultdict[tuple[str, str, int, bool], list[float]] = defaultdict(list)
+    for name, about, seconds in profiled(content, threads=threads, batch=batch):
+        first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
+        values, in_integers = math.prod(next(iter(first.values()), [])), not first.keys().isdisjoint(_OF_8_BITS)
+        durations[name, about["op_name"], values, in_integers].append(seconds)
+    return [Kernel(*key[:2], float(np.median(each[1:])), *key[2:]) for key, each in durations.items()]
+
+
+def profiled(
+    content: bytes, *, threads: int, batch: int, runs: int = RUNS, optimized: bool = True
+) -> list[tuple[str, dict[str, Any], float]]:
+    """Return name, types and shapes, and seconds of each kernel of each run, by onnxruntime's profile."""
     with tempfile.TemporaryDirectory() as folder:
-        opened = session(content, threads=threads, profile=str(Path(folder) / "profile"))
+        opened = session(content, threads=threads, profile=str(Path(folder) / "profile"), optimized=optimized)
         feeds = {
             each.name: usual_input(
                 [size if isinstance(size, int) else batch for size in each.shape],
@@ -140,17 +153,14 @@ def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
             for each in opened.get_inputs()
         }
         with quiet():
-            for _ in range(RUNS):
+            for _ in range(runs):
                 opened.run(None, feeds)
         events = json.loads(Path(opened.end_profiling()).read_bytes())
-    durations: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
-            about = event["args"]
-            first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
-            values = math.prod(next(iter(first.values()), []))
-            durations[event["name"].removesuffix(_KERNEL), about["op_name"], values].append(event["dur"] / 1e6)
-    return [Kernel(*key[:2], float(np.median(each[1:])), key[2]) for key, each in durations.items()]
+    return [
+        (event["name"].removesuffix(_KERNEL), event["args"], event["dur"] / 1e6)
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL)
+    ]
 
 
 INPUT_TYPES: dict[str, type[np.generic]] = {

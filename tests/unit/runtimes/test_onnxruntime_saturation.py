@@ -22,7 +22,7 @@ def with_vnni(monkeypatch):
     monkeypatch.setattr(saturation, "saturates", lambda: False)
 
 
-def a_file(kind, weight, axis, *, codes=np.uint8, **attributes):
+def a_file(kind, weight, axis, *, codes=np.uint8, rounded=True, **attributes):
     """Return a file of one product of 8 bits and its scales, by output channel."""
     scales = np.linspace(0.01, 0.02, weight.shape[axis]).astype(np.float32)
     stored = {
@@ -37,6 +37,7 @@ def a_file(kind, weight, axis, *, codes=np.uint8, **attributes):
         helper.make_node("DequantizeLinear", ["q", "x_scale", "x_zero"], ["d"]),
         helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["v"], axis=axis),
         helper.make_node(kind, ["d", "v"], ["y"], "product", **attributes),
+        *([helper.make_node("QuantizeLinear", ["y", "x_scale", "x_zero"], ["z"])] if rounded else ()),
     ]
     sizes = [["n", "c", "h", "w"], ["n", "o", "i", "j"]] if kind == "Conv" else [["n", "c"], ["n", "o"]]
     ends = [helper.make_tensor_value_info(*each) for each in zip("xy", [TensorProto.FLOAT] * 2, sizes, strict=True)]
@@ -113,6 +114,7 @@ def test_what_cannot_saturate_is_alike_everywhere(monkeypatch):
     assert on_other_processors(a_file("Conv", weight, 0)[0]) is None
     weight[0, 3, 1, 1] = 65
     assert on_other_processors(a_file("Conv", weight, 0)[0]) is not None
+    assert on_other_processors(a_file("Conv", weight, 0, rounded=False)[0]) is None  # which runs in float
     depthwise = np.full((6, 1, 3, 3), 127, np.int8)
     assert on_other_processors(a_file("Conv", depthwise, 0, group=6)[0]) is None
     unsigned = np.full((4, 6, 3, 3), 255, np.uint8)

@@ -21,7 +21,7 @@ from senseapp.networks.onnx.graph import OnnxGraph, attributes_of, label
 from senseapp.runtimes.call_times import saturates
 from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
 from senseapp.runtimes.onnxruntime.rounding.products import KINDS, WeightedNode
-from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
+from senseapp.runtimes.onnxruntime.rounding.qdq import FUSED, ROUNDING
 
 _LARGEST_INPUT, _ENDS = 255, (-(2.0**15), 2.0**15 - 1)
 _OPSET = 13  # whose ReduceSum reads its axes
@@ -55,6 +55,8 @@ def _saturate(graph: OnnxGraph, node: NodeProto) -> bool:
     integers, attributes = graph.array(weight.input[0]), attributes_of(node)
     if integers is None or integers.dtype != np.int8 or (node.op_type != "Conv" and integers.ndim != 2):
         return False
+    if node.op_type == "Conv" and not _is_rounded(graph, node.output[0]):  # onnxruntime computes it in float
+        return False
     product = WeightedNode(
         node=node.name,
         kind=node.op_type,
@@ -68,13 +70,28 @@ def _saturate(graph: OnnxGraph, node: NodeProto) -> bool:
     pairs = _pairs(product)
     if pairs is None:
         return False
-    scales = [graph.array(each.input[1]) for each in (data, weight)]
+    scale, other_scale = (graph.array(each.input[1]) for each in (data, weight))
     zero = graph.array(data.input[2]) if len(data.input) > 2 else np.uint8(0)
     usual = all(attributes.get(name, value) == value for name, value in _USUAL.items())
-    if graph.opset < _OPSET or not usual or zero is None or zero.dtype != np.uint8 or any(s is None for s in scales):
+    if (
+        scale is None
+        or other_scale is None
+        or zero is None
+        or zero.dtype != np.uint8
+        or graph.opset < _OPSET
+        or not usual
+    ):
         raise UnsupportedModel(f"What it does there is not known: {label(node)} is not computed here as it is there.")
-    _Correction(graph, node, product, pairs).add(data.input[0], float(zero), scales[0] * scales[1])
+    _Correction(graph, node, product, pairs).add(data.input[0], float(zero), scale * other_scale)
     return True
+
+
+def _is_rounded(graph: OnnxGraph, value: str) -> bool:
+    """Return whether a value is rounded, or all that is computed with the node before it."""
+    readers = graph.readers(value)
+    while len(readers) == 1 and readers[0].op_type in FUSED:
+        readers = graph.readers(readers[0].output[0])
+    return any(each.op_type == ROUNDING[0] for each in readers)
 
 
 def _pairs(product: WeightedNode) -> tuple[Tensor, Tensor] | None:
@@ -86,7 +103,7 @@ def _pairs(product: WeightedNode) -> tuple[Tensor, Tensor] | None:
         return None
     matrix = product.matrix(product.values)  # (G, O/G, K)
     groups, _, width = matrix.shape
-    weights = functional.pad(matrix, (0, width % 2)).unflatten(2, (-1, 2))  # (G, O/G, K/2, 2)
+    weights = functional.pad(matrix, (0, width % 2)).reshape(groups, matrix.shape[1], -1, 2)  # (G, O/G, K/2, 2)
     ends = _LARGEST_INPUT * weights.clamp_max(0).sum(3), _LARGEST_INPUT * weights.clamp_min(0).sum(3)
     able = (ends[0] < _ENDS[0]) | (ends[1] > _ENDS[1])
     most = int(able.sum(2).max())
