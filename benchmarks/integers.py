@@ -206,7 +206,7 @@ def _both(
     ours = IntegerShare.of(runtime_named(runtime).executed(content), kept=kept, layers={})
     own = _COUNTS[runtime](content, shape)
     assert ours is not None
-    found = Counted(ours.products, ours.integer_products, ours.macs, ours.integer_macs)
+    found = _counted([(each.macs, each.in_integers) for each in ours.products])
     for who, each in (("ours", found), ("own count", own)):
         share = f"{100 * each.integer_macs / each.macs:.2f} % of {each.macs}"
         row[f"{title}: {who}"] = f"{share}, {each.integer_products} of {each.products}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from senseapp.core.codec import register
@@ -312,6 +312,7 @@ class ExecutedNode:
         in_integers: whether it computes on integers.
         macs: multiply-accumulates; 0 of what is no product.
         is_rounded: whether the file rounds all that a product reads to integers.
+        was_kept: whether a search left it in float.
     """
 
     name: str
@@ -319,27 +320,19 @@ class ExecutedNode:
     in_integers: bool
     macs: int = 0
     is_rounded: bool = False
+    was_kept: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why it is in float."""
+        if self.is_rounded:
+            return "the runtime computes it in float"
+        return "8 bits harm the answers" if self.was_kept else "not quantized"
 
 
 LEAST_INTEGERS = 0.5
 """Share of the multiplications in integers from which on a file is called one in 8-bit numbers."""
 LEAST_WORDS = f"A file is called one in 8-bit numbers from {100 * LEAST_INTEGERS:.0f} % of its multiplications on."
-FloatReason = Literal["harms", "no kernel", "not quantized"]
-FLOAT_REASONS: dict[FloatReason, str] = {
-    "harms": "8 bits harm the answers",
-    "no kernel": "the runtime computes them in float",
-    "not quantized": "not quantized",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FloatProduct:
-    """A product of a file that is computed in float: its name or layer, and its share of the multiplications."""
-
-    name: str
-    kind: str
-    share: float
-    reason: FloatReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,70 +341,55 @@ class IntegerShare:
 
     Attributes:
         nodes, integer_nodes: executed, without those that only convert numbers; of these, in integers.
-        products, integer_products: convolutions and matrix products among them.
-        macs, integer_macs: multiply-accumulates.
-        in_float: the products in float, the largest first.
-        kept_in_vain: products in integers that were left in float: OpenVINO multiplies weights of 8 bits so where what
-            they read is rounded for another node.
+        products: convolutions and matrix products among them.
     """
 
     nodes: int
     integer_nodes: int
-    products: int
-    integer_products: int
-    macs: int
-    integer_macs: int
-    in_float: tuple[FloatProduct, ...]
-    kept_in_vain: tuple[str, ...] = ()
+    products: tuple[ExecutedNode, ...]
 
     @classmethod
     def of(
         cls, nodes: Sequence[ExecutedNode], *, kept: Collection[str], layers: Mapping[str, str]
     ) -> IntegerShare | None:
         """Return that of ``nodes``; None without products. A search ``kept`` some in float; ``layers`` are of nodes."""
-        products, macs = [each for each in nodes if each.macs], sum(each.macs for each in nodes)
-        if not products:
-            return None
-        left = sorted((each for each in products if not each.in_integers), key=lambda each: -each.macs)
-        return cls(
-            nodes=len(nodes),
-            integer_nodes=sum(each.in_integers for each in nodes),
-            products=len(products),
-            integer_products=len(products) - len(left),
-            macs=macs,
-            integer_macs=macs - sum(each.macs for each in left),
-            in_float=tuple(
-                FloatProduct(
-                    name=layers.get(each.name, each.name),
-                    kind=each.kind,
-                    share=each.macs / macs,
-                    reason="no kernel" if each.is_rounded else "harms" if each.name in kept else "not quantized",
-                )
-                for each in left
-            ),
-            kept_in_vain=tuple(
-                layers.get(each.name, each.name) for each in products if each.in_integers and each.name in kept
-            ),
+        products = tuple(
+            replace(each, name=layers.get(each.name, each.name), was_kept=each.name in kept)
+            for each in nodes
+            if each.macs
         )
+        inside = sum(each.in_integers for each in nodes)
+        return cls(nodes=len(nodes), integer_nodes=inside, products=products) if products else None
+
+    @property
+    def in_float(self) -> list[ExecutedNode]:
+        """The products in float, the largest first."""
+        return sorted((each for each in self.products if not each.in_integers), key=lambda each: -each.macs)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of a call."""
+        return sum(each.macs for each in self.products)
 
     @property
     def share(self) -> float:
-        """Of the multiplications."""
-        return self.integer_macs / self.macs
+        """Of the multiplications, in integers."""
+        return 1 - sum(each.macs for each in self.in_float) / self.macs
 
     @property
     def sentence(self) -> str:
         """``94 % of the multiplications are computed in integers (52 of 55 products); 3 stay in float: …``."""
-        share = f"{min(100 * self.share, 99.9 if self.in_float else 100):.1f}".removesuffix(".0")
-        said = f"{share} % of the multiplications are computed in integers ({self.integer_products} of "
-        said += f"{plural(self.products, 'product')})"
-        parts = []
-        for reason, words in FLOAT_REASONS.items():
-            if names := [each.name for each in self.in_float if each.reason == reason]:
-                parts.append(f"{first_names(names)} ({words})")
-        stay = "1 stays" if len(self.in_float) == 1 else f"{len(self.in_float)} stay"
-        said += f"; {stay} in float: {'; '.join(parts)}." if parts else "."
-        if vain := self.kept_in_vain:
+        left, count = self.in_float, len(self.products)
+        share = f"{min(100 * self.share, 99.9 if left else 100):.1f}".removesuffix(".0")
+        said = f"{share} % of the multiplications are computed in integers ({count - len(left)} of "
+        said += plural(count, "product")
+        by_reason = {
+            reason: [each.name for each in left if each.reason == reason] for reason in (one.reason for one in left)
+        }
+        parts = "; ".join(f"{first_names(names)} ({reason})" for reason, names in by_reason.items())
+        said += f"); {'1 stays' if len(left) == 1 else f'{len(left)} stay'} in float: {parts}." if left else ")."
+        # OpenVINO multiplies weights of 8 bits in integers where their input is rounded for another node
+        if vain := [each.name for each in self.products if each.in_integers and each.was_kept]:
             said += f" Left in float by the file, but computed in integers by the runtime: {first_names(vain)}."
         return said if self.share >= LEAST_INTEGERS else f"{said} {LEAST_WORDS}"
 

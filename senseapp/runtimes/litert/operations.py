@@ -104,13 +104,7 @@ class LiteRt(Runtime):
     def executed(self, content: bytes) -> tuple[ExecutedNode, ...]:
         """Return the operators of a file, which LiteRT executes as they are."""
         return tuple(
-            ExecutedNode(
-                name=each.name,
-                kind=each.kind,
-                in_integers=each.in_integers,
-                macs=each.macs,
-                is_rounded=each.in_integers,
-            )
+            ExecutedNode(name=each.name, kind=each.kind, in_integers=each.in_integers, macs=each.macs)
             for each in operators(content)
             if each.kind not in _CONVERSIONS
         )

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from senseapp.networks.onnx.graph import OnnxGraph
@@ -22,6 +23,8 @@ _CONVERSIONS = frozenset(
     {*ROUNDING, "Cast", "Convert", "ReorderInput", "ReorderOutput", "Reorder", "Input", "Output", "Const"}
 )
 
+_NO_PRODUCT = -1
+
 
 def executed_nodes(content: bytes, kernels: Callable[[bytes], Sequence[Kernel]]) -> tuple[ExecutedNode, ...]:
     """Return the nodes that a runtime executes in a call on one image, without those that only convert numbers.
@@ -34,29 +37,19 @@ def executed_nodes(content: bytes, kernels: Callable[[bytes], Sequence[Kernel]])
         node.name = name
     file, kinds = graph.content(), {node.name: node.op_type for node in graph.nodes}
     macs, rounded = _macs(file), set(int8_nodes(file))
-    names, found, others = list(macs), defaultdict[int, list[Kernel]](list), list[ExecutedNode]()
+    names, found = list(macs), defaultdict[int, list[Kernel]](list)
     for kernel in kernels(numbered(file, names)):
-        if kernel.kind in _CONVERSIONS:
-            continue
         places = {int(own[1]) for part in (kernel.parts or (kernel.name,)) if (own := PRODUCT_NUMBER.match(part))}
-        for place in places:
+        for place in places if kernel.kind in _CONVERSIONS else places or {_NO_PRODUCT}:
             found[place].append(kernel)
-        if not places:
-            others.append(ExecutedNode(name=kernel.name, kind=kernel.kind, in_integers=kernel.in_integers))
-    products = []
+    others = found.pop(_NO_PRODUCT, [])
+    nodes = [ExecutedNode(name=each.name, kind=each.kind, in_integers=each.in_integers) for each in others]
     for place, name in enumerate(names):
-        multiplying = [kernel for kernel in found[place] if _MULTIPLIES.search(kernel.kind)] or found[place]
-        in_integers = any(kernel.in_integers for kernel in multiplying)
-        products.append(
-            ExecutedNode(
-                name=name,
-                kind=kinds[name],
-                in_integers=in_integers,
-                macs=macs[name],
-                is_rounded=in_integers or name in rounded,
-            )
-        )
-    return (*products, *others)
+        multiplying = [each for each in found[place] if _MULTIPLIES.search(each.kind)] or found[place]
+        inside = any(each.in_integers for each in multiplying)
+        product = ExecutedNode(name=name, kind=kinds[name], in_integers=inside, macs=macs[name])
+        nodes.append(replace(product, is_rounded=name in rounded))
+    return tuple(nodes)
 
 
 def _macs(content: bytes) -> dict[str, int]:

@@ -11,7 +11,7 @@ from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.prove.decision import Decision, Standing
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, ClassDrop, LabelledAnswer
 from senseapp.records.candidate import Candidate, judged_by, value_interval, with_one_original
-from senseapp.records.deployment import FLOAT_REASONS, MILLISECONDS, Deployment, IntegerShare
+from senseapp.records.deployment import MILLISECONDS, Deployment, IntegerShare
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
@@ -128,7 +128,7 @@ INTEGER_COLUMNS = ("In float", "Operator", "% of the multiplications", "Why")
 
 def integer_rows(found: IntegerShare) -> list[tuple[str, ...]]:
     """Return a row of texts per product that a file computes in float, the largest first."""
-    return [(each.name, each.kind, f"{100 * each.share:.2g}", FLOAT_REASONS[each.reason]) for each in found.in_float]
+    return [(each.name, each.kind, f"{100 * each.macs / found.macs:.2g}", each.reason) for each in found.in_float]
 
 
 def _answers(changes: Sequence[MetricChange]) -> str:

@@ -113,8 +113,8 @@ def test_the_share_of_integers_is_one_sentence_with_the_reasons() -> None:
     found = IntegerShare.of((*nodes, other), kept=["c"], layers={"c": "layer.c"})
     assert found is not None
     assert found.sentence == (
-        "94 % of the multiplications are computed in integers (1 of 4 products); 3 stay in float: layer.c (8 bits harm "
-        "the answers); b (the runtime computes them in float); d (not quantized)."
+        "94 % of the multiplications are computed in integers (1 of 4 products); 3 stay in float: b (the runtime "
+        "computes it in float); layer.c (8 bits harm the answers); d (not quantized)."
     )
     assert (found.nodes, found.integer_nodes) == (5, 2)
     assert IntegerShare.of([other], kept=(), layers={}) is None

@@ -45,14 +45,15 @@ def test_products_in_integers_are_counted_in_what_runs(name: str) -> None:
     kept = [node for node, layer in layers.items() if layer == "depthwise"]
     found = IntegerShare.of(runtime.executed(quantizer.write(but=kept)), kept=kept, layers=layers)
     assert found is not None
-    assert (found.products, found.macs) == (4, sum(MACS.values()))
+    assert (len(found.products), found.macs) == (4, sum(MACS.values()))
     reasons = {each.name: each.reason for each in found.in_float}
-    assert reasons.pop("depthwise") == "harms"
-    assert reasons == ({"up": "no kernel"} if name == "onnxruntime" else {})  # which transposes in float alone
-    shares = {each.name: each.share for each in found.in_float}
-    assert shares == {layer: MACS[layer] / found.macs for layer in shares}
-    assert found.integer_macs == found.macs - sum(MACS[layer] for layer in shares)
-    assert found.integer_products == 4 - len(shares)
+    assert reasons.pop("depthwise") == "8 bits harm the answers"
+    assert reasons == (
+        {"up": "the runtime computes it in float"} if name == "onnxruntime" else {}
+    )  # which transposes in float alone
+    macs = {each.name: each.macs for each in found.in_float}
+    assert macs == {layer: MACS[layer] for layer in macs}
+    assert found.share == 1 - sum(macs.values()) / sum(MACS.values())
     assert 0 < found.integer_nodes < found.nodes
     in_float = IntegerShare.of(runtime.executed(content), kept=(), layers=layers)
     assert in_float is not None
@@ -70,10 +71,10 @@ def test_parts_of_an_uploaded_file_that_stay_in_float_are_named_as_the_search_do
     file = runtime.in_place(content, quantizer.write(but=[kept]))
     found = IntegerShare.of(runtime.executed(file), kept=[kept], layers={kept: "second"})
     assert found is not None
-    assert [(each.name, each.reason) for each in found.in_float] == [("second", "harms")]
+    assert [(each.name, each.reason) for each in found.in_float] == [("second", "8 bits harm the answers")]
     macs = (8 * 8 * 8 * 27, 8 * 8 * 8 * 72, 6 * 8)
-    assert (found.macs, found.integer_macs) == (sum(macs), sum(macs) - macs[1])
-    assert found.kept_in_vain == ()
+    assert (found.macs, found.share) == (sum(macs), 1 - macs[1] / sum(macs))
+    assert "Left in float" not in found.sentence
 
 
 def test_openvino_multiplies_rounded_inputs_by_weights_of_8_bits_in_integers() -> None:
@@ -84,5 +85,5 @@ def test_openvino_multiplies_rounded_inputs_by_weights_of_8_bits_in_integers() -
     file = runtime.in_place(content, quantizer.write(weights_only=[kept]))
     found = IntegerShare.of(runtime.executed(file), kept=[kept], layers={kept: "second"})
     assert found is not None
-    assert (found.share, found.kept_in_vain) == (1.0, ("second",))
+    assert (found.share, found.in_float) == (1.0, [])
     assert found.sentence.endswith("but computed in integers by the runtime: second.")

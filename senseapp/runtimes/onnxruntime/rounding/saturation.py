@@ -10,9 +10,10 @@ import math
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import torch
 from numpy.typing import NDArray
-from onnx import NodeProto, helper
+from onnx import NodeProto
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,8 +25,30 @@ from senseapp.runtimes.onnxruntime.rounding.products import KINDS, WeightedNode
 from senseapp.runtimes.onnxruntime.rounding.qdq import FUSED, ROUNDING
 
 _LARGEST_INPUT, _ENDS = 255, (-(2.0**15), 2.0**15 - 1)
+_MOST_NUMBERS = 2**25  # of the kernels of _patches
 _OPSET = 13  # whose ReduceSum reads its axes
 _USUAL = {"alpha": 1.0, "beta": 1.0, "transA": 0}
+Array = NDArray[Any]
+Pairs = tuple[Tensor, Tensor]
+_CORRECTION = """
+pairs (float[N] codes) => (float[N] y) {{
+    as_float = Cast <to = 1> (codes)
+    centred = Sub (as_float, zero)
+    patches = {patches} (centred{kernels})
+    seen = Add (patches, zero)
+    first = Gather <axis = {channels}> (seen, rows0)
+    second = Gather <axis = {channels}> (seen, rows1)
+    one = Mul (first, weights0)
+    other = Mul (second, weights1)
+    pair = Add (one, other)
+    clipped = Clip (pair, low, high)
+    less = Sub (clipped, pair)
+    total = ReduceSum <keepdims = 0> (less, axes)
+    change = Mul (total, scale)
+    y = Add (sum, change)
+}}
+"""
+"""Adds to the ``sum`` of a product, (N, O, H, W) or (..., O), its pairs in 16 bits less these pairs as they are."""
 
 
 def on_other_processors(content: bytes) -> bytes | None:
@@ -38,11 +61,9 @@ def on_other_processors(content: bytes) -> bytes | None:
     """
     if not multiplies_integers(content):
         return None
-    return content if saturates() else _saturating(OnnxGraph(content))
-
-
-def _saturating(graph: OnnxGraph) -> bytes | None:
-    """Return a file with what saturation takes or adds behind each product; None where no sum can saturate."""
+    if saturates():
+        return content
+    graph = OnnxGraph(content)
     found = [node for node in list(graph.nodes) if node.op_type in KINDS and _saturate(graph, node)]
     return graph.content() if found else None
 
@@ -52,38 +73,55 @@ def _saturate(graph: OnnxGraph, node: NodeProto) -> bool:
     data, weight = (graph.maker(name) for name in node.input[:2])
     if data is None or weight is None or {data.op_type, weight.op_type} != {ROUNDING[1]}:
         return False
-    integers, attributes = graph.array(weight.input[0]), attributes_of(node)
-    if integers is None or integers.dtype != np.int8 or (node.op_type != "Conv" and integers.ndim != 2):
+    integers, attributes, is_conv = graph.array(weight.input[0]), attributes_of(node), node.op_type == "Conv"
+    if integers is None or integers.dtype != np.int8 or (not is_conv and integers.ndim != 2):
         return False
-    if node.op_type == "Conv" and not _is_rounded(graph, node.output[0]):  # onnxruntime computes it in float
+    if is_conv and not _is_rounded(graph, node.output[0]):  # onnxruntime computes it in float
         return False
+    values = torch.from_numpy(integers.astype(np.float32))
     product = WeightedNode(
-        node=node.name,
-        kind=node.op_type,
-        input=node.input[0],
-        weight=node.input[1],
-        bias=None,
-        values=torch.from_numpy(integers.astype(np.float32)),
-        offsets=None,
-        _attributes=attributes,
+        node="", kind=node.op_type, input="", weight="", bias=None, values=values, offsets=None, _attributes=attributes
     )
     pairs = _pairs(product)
     if pairs is None:
         return False
-    scale, other_scale = (graph.array(each.input[1]) for each in (data, weight))
-    zero = graph.array(data.input[2]) if len(data.input) > 2 else np.uint8(0)
-    usual = all(attributes.get(name, value) == value for name, value in _USUAL.items())
-    if (
-        scale is None
-        or other_scale is None
-        or zero is None
-        or zero.dtype != np.uint8
-        or graph.opset < _OPSET
-        or not usual
-    ):
+    wanted = data.input[1], weight.input[1], *data.input[2:3]  # scales, and the zero point if there is one
+    numbers = [found for name in wanted if (found := graph.array(name)) is not None]
+    alike = all(attributes.get(name, value) == value for name, value in _USUAL.items()) and len(numbers) == len(wanted)
+    alike = alike and values[0, 0].numel() * values[0].numel() * product.groups <= _MOST_NUMBERS
+    if graph.opset < _OPSET or not alike or any(each.dtype != np.uint8 for each in numbers[2:]):
         raise UnsupportedModel(f"What it does there is not known: {label(node)} is not computed here as it is there.")
-    _Correction(graph, node, product, pairs).add(data.input[0], float(zero), scale * other_scale)
+    _insert(graph, node, product, pairs, data.input[0], numbers)
     return True
+
+
+def _insert(
+    graph: OnnxGraph, node: NodeProto, product: WeightedNode, pairs: Pairs, codes: str, numbers: list[Array]
+) -> None:
+    """Insert :data:`_CORRECTION` behind a product of ``codes``; ``numbers`` are its scales and their zero point."""
+    (weights, rows), own = pairs, graph.fresh(f"{node.output[0]}.saturating")
+    is_conv, shape = product.kind == "Conv", product.values.shape
+    spatial = (1,) * (len(shape) - 2) if is_conv else ()
+    stored: dict[str, Any] = {"zero": sum(numbers[2:]), "low": _ENDS[0], "high": _ENDS[1]}
+    stored["scale"] = (numbers[0] * numbers[1]).reshape(-1, *spatial)
+    form: dict[str, Any] = {"patches": "Identity", "kernels": "", "channels": -1}
+    if is_conv:
+        form |= {"patches": f"Conv <group = {product.groups * shape[1]}>", "kernels": ", all", "channels": 1}
+        stored["all"], rows = _patches(product, rows)
+    for side in range(2):
+        stored[f"weights{side}"] = weights[:, :, side].reshape(*weights.shape[:2], *spatial)
+    for name, numbers_of in stored.items():
+        graph.store(f"{own}.{name}", np.asarray(numbers_of, np.float32))
+    for name, places in {"rows0": rows[:, :, 0], "rows1": rows[:, :, 1], "axes": [2 if is_conv else -1]}.items():
+        graph.store(f"{own}.{name}", np.asarray(places, np.int64))
+    made, names = list(onnx.parser.parse_graph(_CORRECTION.format(**form)).node), {"codes": codes}
+    names["y"], node.output[0] = node.output[0], f"{own}.sum"
+    for each in made:
+        for side in (each.input, each.output):
+            side[:] = [names.get(name, f"{own}.{name}") for name in side]
+        if each.op_type == "Conv":
+            each.attribute.extend(one for one in node.attribute if one.name not in ("group", "kernel_shape"))
+    graph.insert(*made, after=node)
 
 
 def _is_rounded(graph: OnnxGraph, value: str) -> bool:
@@ -94,7 +132,7 @@ def _is_rounded(graph: OnnxGraph, value: str) -> bool:
     return any(each.op_type == ROUNDING[0] for each in readers)
 
 
-def _pairs(product: WeightedNode) -> tuple[Tensor, Tensor] | None:
+def _pairs(product: WeightedNode) -> Pairs | None:
     """Return the pairs of weights of each output, (O, m, 2), whose sum can saturate, and their rows, (O, m, 2).
 
     Rows are those of inputs of all groups, (G · K); what fills outputs of fewer pairs up are zeros. None without pairs.
@@ -116,59 +154,10 @@ def _pairs(product: WeightedNode) -> tuple[Tensor, Tensor] | None:
     return chosen.flatten(0, 1), rows.flatten(0, 1)
 
 
-class _Correction:
-    """Nodes that add to the output of a product its sums of pairs in 16 bits, less these sums as they are.
-
-    Args:
-        graph: of the file.
-        node: the product.
-        product: its weights, in integers.
-        pairs: see :func:`_pairs`.
-    """
-
-    def __init__(self, graph: OnnxGraph, node: NodeProto, product: WeightedNode, pairs: tuple[Tensor, Tensor]) -> None:
-        self._graph, self._node, self._product, self._pairs = graph, node, product, pairs
-        self._output, self._made = node.output[0], list[NodeProto]()
-
-    def add(self, integers: str, zero: float, scale: NDArray[Any]) -> None:
-        """Insert them; inputs are ``integers`` less ``zero``, and ``scale`` is that of the output, for each channel."""
-        (weights, rows), is_conv = self._pairs, self._product.kind == "Conv"
-        spatial = (1,) * (self._product.values.ndim - 2) if is_conv else ()
-        zeros = self._stored("zero", zero)
-        values = self._node_of("Sub", self._node_of("Cast", integers, to=1), zeros)  # less zero, so that pads are zeros
-        if is_conv:
-            values, rows = self._patches(values, rows)
-        values, terms = self._node_of("Add", values, zeros), list[str]()
-        for side in range(2):
-            own = self._stored(f"rows{side}", rows[:, :, side], np.int64)
-            factor = self._stored(f"weights{side}", weights[:, :, side].reshape(*weights.shape[:2], *spatial))
-            terms.append(self._node_of("Mul", self._node_of("Gather", values, own, axis=1 if is_conv else -1), factor))
-        total = self._node_of("Add", *terms)  # (N, O, m, H, W), or (..., O, m)
-        clipped = self._node_of("Clip", total, *(self._stored(f"end{place}", end) for place, end in enumerate(_ENDS)))
-        axes = self._stored("axes", [2 if is_conv else -1], np.int64)
-        change = self._node_of("ReduceSum", self._node_of("Sub", clipped, total), axes, keepdims=0)
-        change = self._node_of("Mul", change, self._stored("scale", scale.reshape(-1, *spatial)))
-        self._node.output[0] = self._graph.fresh(f"{self._output}.unsaturated")
-        self._made.append(helper.make_node("Add", [self._node.output[0], change], [self._output]))
-        self._graph.insert(*self._made, after=self._node)
-
-    def _patches(self, values: str, rows: Tensor) -> tuple[str, Tensor]:
-        """Return all that a kernel reads at each place as channels, and ``rows`` as numbers of these channels."""
-        width, kernel = self._product.values.shape[1], self._product.values.shape[2:]
-        places, channels = math.prod(kernel), self._product.groups * width
-        whole = np.tile(np.eye(places, dtype=np.float32), (channels, 1)).reshape(-1, 1, *kernel)
-        known = [each for each in self._node.attribute if each.name not in ("group", "kernel_shape")]
-        made = self._node_of("Conv", values, self._stored("patches", whole), group=channels)
-        self._made[-1].attribute.extend(known)
-        group, inside = rows // (places * width), rows % (places * width)
-        return made, (group * width + inside % width) * places + inside // width
-
-    def _stored(self, name: str, values: Any, dtype: type = np.float32) -> str:
-        own = self._graph.fresh(f"{self._output}.{name}")
-        self._graph.store(own, np.asarray(values, dtype))
-        return own
-
-    def _node_of(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        output = self._graph.fresh(f"{self._output}.{kind}{len(self._made)}")
-        self._made.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
+def _patches(product: WeightedNode, rows: Tensor) -> tuple[Array, Tensor]:
+    """Return kernels that make all that a kernel reads at each place channels, and ``rows`` as numbers of these."""
+    width, kernel = product.values.shape[1], product.values.shape[2:]
+    places = math.prod(kernel)
+    kernels = np.tile(np.eye(places, dtype=np.float32), (product.groups * width, 1)).reshape(-1, 1, *kernel)
+    group, inside = rows // (places * width), rows % (places * width)
+    return kernels, (group * width + inside % width) * places + inside // width
