@@ -1,10 +1,11 @@
 """Files for devices: are they written, do they answer as torch does, and what does int8 lose beside the tool's recipe?
 
-    python -m benchmarks.devices float|int8 [NAME ...]
+    python -m benchmarks.devices float|int8|integers|processors [NAME ...]
 
 ``float``: networks of twenty families with random weights, as torch modules and as uploaded ONNX files of them, each
 written for LiteRT and run there. ``int8``: networks with real weights through ``analyze`` and ``deploy``, on held-out
-images, beside the static recipe of LiteRT's quantizer. Needs the extra ``litert``.
+images, beside the static recipe of LiteRT's quantizer. Both need the extra ``litert``. ``integers`` and ``processors``
+(:mod:`benchmarks.integers`): what is computed in integers, by runtime, and answers of processors without VNNI.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from benchmarks.integers import FILES, NETWORKS, processor_row, share_row
 from benchmarks.networks import trained
 from benchmarks.results import keep
 from senseapp.cli.main import main as senseapp
 from senseapp.core.errors import SenseError
+from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.networks.sources.load import load_model
 from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import ModelSpec
@@ -138,16 +141,23 @@ def _asked(arguments: list[str]) -> str:
 def main() -> None:
     """Measure the networks that are named, or all of a part."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("part", choices=("float", "int8"))
+    parser.add_argument("part", choices=("float", "int8", "integers", "processors"))
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     if asked.part == "float":
         for name, (build, shape) in _float_networks().items():
             if not asked.names or name in asked.names:
                 float_row(name, build, shape)
-    else:
+    elif asked.part == "int8":
         for name in asked.names or (*DEMOS, *TRAINED):
             int8_row(name)
+    elif asked.part == "integers":
+        for runtime in (each.name for each in installed_runtimes()):
+            for name in asked.names or NETWORKS:
+                share_row(name, runtime)
+    else:
+        for name in asked.names or FILES:
+            processor_row(name)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,11 @@ def alike(*columns: str, most: float) -> Callable[[Rows], str]:
     return shown
 
 
+def with_cell(column: str, value: str) -> Callable[[Rows], str]:
+    """Return what shows in how many rows a cell is ``value``."""
+    return lambda rows: f"{sum(row[column] == value for row in rows)} of {len(rows)}"
+
+
 def total(*columns: str) -> Callable[[Rows], str]:
     """Return what shows the sum of each column."""
     return lambda rows: " of ".join(str(sum(int(row[column]) for row in rows)) for column in columns)
@@ -154,6 +159,8 @@ _COMMANDS = {
     "uploaded_int8": "python -m benchmarks.uploaded_int8 characters FILE",
     "devices_float": "python -m benchmarks.devices float",
     "devices_int8": "python -m benchmarks.devices int8",
+    "devices_integers": "python -m benchmarks.devices integers",
+    "devices_processors": "python -m benchmarks.devices processors",
 }
 """That make those tables again of which the name of the module is not that of the table."""
 _SCAN = ("50 %", "70 %", "90 %", "4 bits", "3 bits", "2 bits")
@@ -284,6 +291,22 @@ SECTIONS: dict[str, tuple[Line, ...]] = {
             "Lite0",
             cell("ours: kl"),
             ".140: litert-quantizer's static recipe",
+        ),
+        Line(
+            "devices-integers",
+            "share of products and multiplications in integers, by network and runtime: equal to a count of our own",
+            "devices_integers",
+            "",
+            with_cell("equal", "yes"),
+            "what each runtime executes",
+        ),
+        Line(
+            "devices-haswell",
+            "files whose answers, computed here for processors without VNNI, are those of one",
+            "devices_processors",
+            "",
+            with_cell("answers of both alike", "1.000"),
+            "an emulated Haswell",
         ),
     ),
     "Promises": (

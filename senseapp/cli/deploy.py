@@ -31,7 +31,7 @@ from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision, pays
 from senseapp.records.candidate import Candidate, Delivery
-from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
+from senseapp.records.deployment import DeployKind, Deployment, DeploySettings, IntegerShare
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import refusal, verdicts
 from senseapp.server.delivery_tasks import DeliverTask
@@ -203,7 +203,14 @@ def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[s
     return {"predicted": {"time_ratio": {"value": found.ratio.value, "low": found.ratio.low, "high": found.ratio.high}}}
 
 
+def _integers(found: IntegerShare) -> dict[str, Any]:
+    in_float = [{"name": each.name, "macs": each.macs, "reason": each.reason} for each in found.in_float]
+    counts = {"products": len(found.products), "nodes": found.nodes, "integer_nodes": found.integer_nodes}
+    return {"share": found.share, "macs": found.macs, "in_float": in_float, **counts}
+
+
 def _report(candidate: Candidate, answer: Decision, deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
+    integers = deployed.integers
     return {
         "headline": candidate.headline,
         "form": candidate.form,
@@ -230,10 +237,11 @@ def _report(candidate: Candidate, answer: Decision, deployed: Deployment, files:
             }
             for each in deployed.operators
         ],
+        "integers": None if integers is None else _integers(integers),
         "runtime": deployed.settings.runtime,
         "elsewhere": {
             each.runtime: {"file": asdict(each.file), "original": asdict(each.original)} for each in deployed.elsewhere
         },
         "files": [str(path) for path in files],
-        "notes": [*deployed.findings, *deployed.notes, *candidate.notes],
+        "notes": [*deployed.findings, *filter(None, [candidate.integers_text]), *deployed.notes, *candidate.notes],
     }

@@ -28,12 +28,14 @@ class ExecutedNode:
         kind: as ``Convolution``, ``FullyConnected`` or ``Reorder``.
         parts: names of the nodes of the file that it computes, in order.
         values: of its first input.
+        in_integers: whether it computes on numbers of 8 bits.
     """
 
     name: str
     kind: str
     parts: tuple[str, ...]
     values: int
+    in_integers: bool
 
 
 def executed_nodes(compiled: Any) -> list[ExecutedNode]:
@@ -50,6 +52,7 @@ def _executed(node: Any) -> ExecutedNode:
         kind=_text(about, "layerType"),
         parts=tuple(dict.fromkeys(filter(None, parts))),
         values=math.prod(shape),
+        in_integers=_text(about, "runtimePrecision") in ("i8", "u8"),
     )
 
 

@@ -22,7 +22,7 @@ from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import call_of, is_busy, times_anew, times_elsewhere
-from senseapp.prove.findings import findings, preparation, saturation, side_by_side
+from senseapp.prove.findings import alike_everywhere, findings, preparation, saturation, side_by_side
 from senseapp.prove.int8_files import Int8Files, MadeFile, int8_files
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
@@ -33,6 +33,7 @@ from senseapp.records.candidate import Candidate, Form, own_bounds
 from senseapp.records.deployment import (
     Deployment,
     DeploySettings,
+    IntegerShare,
     Median,
     OperatorShare,
     OperatorTime,
@@ -148,7 +149,7 @@ class Deployed:
 
     def candidate(self, source: Source, *, name_of: Callable[[str], str]) -> Candidate:
         """Return it as a candidate; ``name_of`` returns the name of a file by what it is beside the others."""
-        form: Form = "onnx" if self.record.computes_in_float else "mixed" if self.record.in_float else "int8"
+        form: Form = "onnx" if self.record.computes_in_float else "mixed" if self.record.is_partly_int8 else "int8"
         return Candidate(
             file=name_of(f"{form} {self.variant}".strip()),
             form=form,
@@ -210,6 +211,8 @@ class _TestedFiles:
     ``layers`` are those of nodes.
     """
 
+    _own_saturates: tuple[str, ...] = ()
+
     def __init__(
         self,
         evaluator: ScheduleEvaluator,
@@ -239,10 +242,14 @@ class _TestedFiles:
         evaluator.progress(f"Running the files in {runtime.description.label}")
         self.judged = self._judged(thresholds)
         self._figures = self._measured(thresholds)
-        self._saturates, own = tuple[str, ...](), found.compared.get("default")
-        if own is not None:  # the files made here do not saturate
-            title = runtime.description.own_title(found.own_setting)
-            self._saturates = saturation(title, self.judged["default"], lambda: runtime.unsaturated(own))
+        self._thresholds, own = thresholds, found.compared.get("default")
+        if own not in (None, *(each.content for each in found.made)):
+            self._own_saturates = self._saturation("default", runtime.description.own_title(found.own_setting))
+
+    def _saturation(self, name: str, title: str) -> tuple[str, ...]:
+        """Return what is said of the answers of a file on processors of the other kind."""
+        opened = partial(self._runtime.on_other_processors, self._files[name])
+        return saturation(title, self.judged[name], opened, threshold=self._thresholds.get(name))
 
     def _judged(self, thresholds: Mapping[str, float]) -> dict[str, Judgement]:
         """Return what each file is found to do on the proof images."""
@@ -285,8 +292,12 @@ class _TestedFiles:
         files = {"original": self._files["original"], "file": self._files[name]}
         figures = {"original": self._figures["original"], "file": self._figures[name]}
         figures |= {each: self._figures[each] for each in self._found.compared}
-        shares = tuple[OperatorShare, ...]()
+        shares, alike, integers = tuple[OperatorShare, ...](), tuple[str, ...](), None
         if not made.computes_in_float:
+            if runtime.may_saturate:
+                alike = self._saturation(name, "this file") or (alike_everywhere(),)
+            with steps.trying("the share of integers"):
+                integers = IntegerShare.of(runtime.executed(files["file"]), kept=made.in_float, layers=self._layers)
             with steps.trying("times of operators"):
                 shares = operator_shares(*(self._operators(each) for each in files.values()))
         elsewhere = times_elsewhere(evaluator, runtime, files, settings, steps) if is_asked else ()
@@ -308,7 +319,8 @@ class _TestedFiles:
                 *filter(None, [thresholds_text(figures)]),
                 *steps.notes,
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
-                *self._saturates,
+                *self._own_saturates,
+                *alike,
                 *made.notes,
                 *runtime.changes(files["file"]),
                 *self._source.notes,
@@ -317,6 +329,7 @@ class _TestedFiles:
             own_setting=own_setting,
             operators=shares,
             elsewhere=elsewhere,
+            integers=integers,
         )
         before, after = self.judged["original"].outputs, self.judged[name].outputs
         return Deployed(

@@ -174,7 +174,7 @@ def blame_nodes(
         damage, known = damage_without((node.name,)), node.weights_known
         nodes.append(NodeDamage(name=node.name, op=node.op, without=damage, weights_known=known))
     notes = [*spec.data.chosen_by, *images.notes]
-    notes += saturation(candidate.name, whole, lambda: runtime.unsaturated(content))
+    notes += saturation(candidate.name, whole, lambda: runtime.on_other_processors(content))
     if unknown := [node.name for node in nodes if not node.weights_known]:
         which = f"{plural(len(unknown), 'node')} ({listed(unknown)})"
         notes.append(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from senseapp.core.errors import UnsupportedModel
+import numpy as np
+
+from senseapp.core.errors import SenseError
 from senseapp.core.texts import plural
 from senseapp.data.images import PreparedImages
 from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import METRICS, MetricChange, divergence_among
+from senseapp.metrics.paired_tests import mean_is_above_zero
 from senseapp.networks.network import Network
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.judge import Judgement
@@ -16,8 +19,11 @@ from senseapp.records.candidate import judged_by
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
 from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.call_times import saturates
 
 _HERE = "On this processor, which has no VNNI, sums of products of 8 bits"
+_THERE = "On processors without VNNI or AMX, sums of products of 8 bits"
+_PARTS = 64  # of the images, whose damages are compared
 
 
 def findings(
@@ -62,23 +68,49 @@ def side_by_side(runtime: str, other: Elsewhere) -> str:
     )
 
 
-def saturation(name: str, judged: Judgement, unsaturated: Callable[[], Network | None]) -> tuple[str, ...]:
-    """Return in a sentence how a file whose sums of products saturate here answers elsewhere; none where it does alike.
+def saturation(
+    name: str, judged: Judgement, opened: Callable[[], Network | None], *, threshold: float | None = None
+) -> tuple[str, ...]:
+    """Return in a sentence what a file answers here and on processors of the other kind; none where that is alike.
 
     Args:
         name: of the file.
         judged: the file on this processor.
-        unsaturated: opens it as other processors compute it (:meth:`.Runtime.unsaturated`).
+        opened: opens it as other processors compute it (:meth:`.Runtime.on_other_processors`).
+        threshold: of its scores.
     """
     try:
-        network = unsaturated()
-    except UnsupportedModel as error:
-        return (f"{_HERE} may saturate in {name}, and with VNNI or AMX they do not. {error}",)
+        network = opened()
+    except SenseError as error:
+        there = f"{_HERE} may saturate in {name}, and with VNNI or AMX they do not."
+        return (f"{there if saturates() else f'{_THERE} may saturate in {name}, and here they do not.'} {error}",)
     if network is None:
         return ()
-    here, elsewhere = (_answers(each.changes) for each in (judged, judged.judge.judged(network)))
-    said = f"{_HERE} saturate in {name}: {here}; with VNNI or AMX, computed on the same images: {elsewhere}."
-    return (said,) if here != elsewhere else ()
+    other = judged.judge.judged(network, threshold=threshold)
+    here, elsewhere = (_answers(each.changes) for each in (judged, other))
+    if here == elsewhere or not _differ(judged, other):
+        return ()
+    if saturates():
+        said = f"{_HERE} saturate in {name}: {here}; with VNNI or AMX, computed on the same images: {elsewhere}."
+    else:
+        said = f"{_THERE} saturate in {name}, computed on the same images: {elsewhere}; here, with VNNI: {here}."
+    return (said,)
+
+
+def alike_everywhere() -> str:
+    """Return that a file answers alike on both kinds of processors, and on which it was measured."""
+    here = "without" if saturates() else "with"
+    return (
+        "The answers are the same on processors with and without VNNI, as far as these images tell; this one is "
+        f"{here} VNNI."
+    )
+
+
+def _differ(one: Judgement, other: Judgement) -> bool:
+    """Return whether two files do different damage to the same images beyond chance: a two-sided paired t test."""
+    count = min(one.stop - one.start, _PARTS)
+    gains = np.nan_to_num(np.subtract(one.damages(count), other.damages(count)))  # both may be infinite
+    return any(mean_is_above_zero(sign * gains, significance=0.025) for sign in (1, -1))
 
 
 def preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:

@@ -225,6 +225,12 @@ class Candidate:
         return f"{ends}; {where} {'image' if self.images == 1 else 'images'}"
 
     @property
+    def integers_text(self) -> str:
+        """What its runtime computes in integers, in one sentence; empty where that is not known."""
+        found = None if self.deployment is None else self.deployment.integers
+        return "" if found is None else found.sentence
+
+    @property
     def made_of(self) -> str:
         """The contents of the file in words: ``ONNX in 8-bit numbers``, ``PyTorch weights, by the schedule``."""
         how = ", by the schedule" if self.schedule is not None else ""

@@ -20,7 +20,7 @@ from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.deployment import LayerTimes, OperatorTime
+from senseapp.records.deployment import ExecutedNode, LayerTimes, OperatorTime
 from senseapp.runtimes.call_times import TURNS, times
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
@@ -58,10 +58,12 @@ class Runtime(ABC):
     Attributes:
         description: its name, its files and its words.
         int8_note: a sentence on every int8 file of it.
+        may_saturate: whether its kernels differ between processors with and without VNNI.
     """
 
     description: RuntimeDescription
     int8_note: str = ""
+    may_saturate: bool = False
 
     # ---- files and networks
 
@@ -165,10 +167,13 @@ class Runtime(ABC):
         """
         return None
 
-    def unsaturated(self, content: bytes) -> Network | None:
-        """Return an int8 file as processors compute it on which no sum of products of 8 bits saturates.
+    def on_other_processors(self, content: bytes) -> Network | None:
+        """Return an int8 file as processors of the other kind compute it: with VNNI if this one has none, else without.
 
-        None where none does here, or in no int8. Raises UnsupportedModel where it cannot be computed so.
+        On those without, sums of products of 8 bits saturate. None where both compute alike.
+
+        Raises:
+            UnsupportedModel: it cannot be computed so.
         """
         return None
 
@@ -193,6 +198,10 @@ class Runtime(ABC):
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return the time of a call of a file by kind of operator; empty if the runtime does not report it."""
+        return ()
+
+    def executed(self, content: bytes) -> tuple[ExecutedNode, ...]:
+        """Return the nodes that the runtime executes in a call of a file; empty if it does not report them."""
         return ()
 
     def time_products(

@@ -70,12 +70,16 @@ class Kernel:
         kind: of the node.
         seconds: of a call, over :data:`RUNS` runs.
         values: of its first input.
+        in_integers: whether it computes on numbers of 8 bits.
+        parts: names of all nodes that it computes, where the runtime says them.
     """
 
     name: str
     kind: str
     seconds: float
     values: int
+    in_integers: bool = False
+    parts: tuple[str, ...] = ()
 
 
 def usual_input(shape: Sequence[int], kind: np.dtype[Any] | type) -> NDArray[Any]:

@@ -33,8 +33,7 @@ from senseapp.networks.onnx.metadata import is_channels_last
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.operators.in_runtime import open_session
 from senseapp.networks.onnx.read import check_loops, parsed_model
-from senseapp.runtimes.call_times import saturates
-from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
+from senseapp.runtimes.onnxruntime.rounding.saturation import on_other_processors
 from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES
 
 Shape = tuple[int | None, ...]
@@ -129,11 +128,8 @@ class OpenFile(ABC):
         self._chosen = names
         self._nesting = None if len(names) < len(known) else self._nesting
 
-    def unsaturated(self) -> OpenFile | None:
-        """Return it with the chosen outputs as it computes where no sum of products of 8 bits saturates.
-
-        None where none does here, or in no int8. Raises UnsupportedModel where it cannot be computed so.
-        """
+    def on_other_processors(self) -> OpenFile | None:
+        """Return it with the chosen outputs as :meth:`.Runtime.on_other_processors` does."""
         return None
 
     def fed(self, images: Tensor) -> Tensor:
@@ -204,11 +200,12 @@ class ForeignFile(OpenFile):
         self._nesting = nesting if nesting and not extra else None
         self._most_seconds = min(_MOST_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * len(content))
 
-    def unsaturated(self) -> OpenFile | None:
-        """Return a file in int8 that computes in float between roundings, where its products saturate here."""
-        if not (saturates() and multiplies_integers(self._content)):
+    def on_other_processors(self) -> OpenFile | None:
+        """Return a file in int8 as processors of the other kind compute it; None where they do alike."""
+        other = on_other_processors(self._content)
+        if other is None:
             return None
-        found = ForeignFile(self._content, threads=self._threads, fused=False)
+        found = ForeignFile(other, threads=self._threads, fused=False)
         found.choose(self._chosen)
         return found
 

@@ -10,7 +10,7 @@ import pytest
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import NotFound
 from senseapp.metrics import METRICS
-from senseapp.records.deployment import DeploySettings
+from senseapp.records.deployment import DeploySettings, ExecutedNode, IntegerShare
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
@@ -21,6 +21,7 @@ from tests.deployments import a_candidate, a_change, a_counted_change, a_deploym
 from tests.pages.conftest import finish, keep, open_page, texts
 
 PAGE = "pages/targets.py"
+MACS = {"a": 940, "b": 60}
 OWN = "onnxruntime's quantize_static, per channel, unsigned activations, min-max"
 
 
@@ -41,12 +42,24 @@ def test_the_button_puts_it_in_the_queue_with_what_was_chosen(app, task: Deliver
 
 
 def test_each_file_stands_with_its_own_figures_and_its_button(app, task: DeliverTask, backend: Backend) -> None:
-    file = a_candidate("mixed", metric="top1", lost=0.005, schedule=task.schedule, deployment=a_deployment())
+    nodes = [ExecutedNode(name=name, kind="Conv", in_integers=name == "a", macs=macs) for name, macs in MACS.items()]
+    integers = IntegerShare.of(nodes, kept=["b"], layers={"b": "blocks.0.0.conv_dw"})
+    record = a_deployment(integers=integers)
+    file = a_candidate("mixed", metric="top1", lost=0.005, schedule=task.schedule, deployment=record)
     keep(backend, task.run_id, task.key, file)
     open_page(app, PAGE, run=task.run_id)
     assert not app.exception
     assert file.headline in texts(app)
     assert not [frame for frame in app.dataframe if "A call" in frame.value]  # for experts
+    (folded,) = (each for each in app.expander if each.label == "What is computed in integers?")
+    assert not folded.proto.expanded
+    assert integers is not None
+    assert integers.sentence in texts(app)
+    assert "1 of 2 compute in integers" in texts(app)
+    assert "from 50 % of its multiplications on" in texts(app)
+    assert folded.dataframe[0].value.to_numpy().tolist() == [
+        ["blocks.0.0.conv_dw", "Conv", "6", "8 bits harm the answers"]
+    ]
     app.toggle(key="account.expert").set_value(True).run()
     assert "ONNX, partly in 8-bit numbers, 2 parts in full precision" in texts(app)
     table = next(frame.value for frame in app.dataframe if "A call" in frame.value)

@@ -27,14 +27,20 @@ from senseapp.descriptions.runtimes import runtime_words
 from senseapp.formats.base import ExportFormat, levels_by_layer
 from senseapp.formats.registry import FORMATS
 from senseapp.records.candidate import Delivery
-from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
+from senseapp.records.deployment import LEAST_WORDS, DeployKind, Deployment, DeploySettings, IntegerShare
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.records.schedule import Schedule
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
 from senseapp.server.run_tasks import Int8Trial, Verification
-from senseapp.views.frames.files import DEPLOYED_COLUMNS, STANDINGS, deployed_rows
+from senseapp.views.frames.files import (
+    DEPLOYED_COLUMNS,
+    INTEGER_COLUMNS,
+    STANDINGS,
+    deployed_rows,
+    integer_rows,
+)
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import OPERATOR_COLUMNS, operator_rows
 from senseapp.views.words.wording import INTERVAL_OR_BOUND, download_stem, int8_machine_text, int8_text
@@ -186,6 +192,8 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
             file_button(run_id, each, primary=not against, key=f"schedule.deployed_file.{place}")
         if each.deployment is None:
             continue
+        if each.deployment.integers is not None:
+            _integers(each.deployment.integers, f"{run_id}.{place}")
         if expert() and len(each.deployment.figures) > 2:
             with st.expander(
                 md("Beside all of it in int8 and {}", each.deployment.own_title), icon=":material/table_rows:"
@@ -196,6 +204,18 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
     show_notes(notes_shown(delivery.notes))
     if good:
         other_files(run_id, good, next((each for each in running if each in good), good[0]))
+
+
+def _integers(found: IntegerShare, key: str) -> None:
+    """Show, folded, what a file computes in integers, and which products in float."""
+    with st.expander("What is computed in integers?", icon=":material/memory:"):
+        st.markdown(md("{}", found.sentence))
+        st.caption(
+            f"Of all nodes that run, {found.integer_nodes} of {found.nodes} compute in integers, without conversions. "
+            f"{LEAST_WORDS}"
+        )
+        if rows := integer_rows(found):
+            text_table(INTEGER_COLUMNS, rows, alt_text="Products in float", key=f"schedule.integers.{key}")
 
 
 def _measured(record: Deployment, run_id: str) -> None:

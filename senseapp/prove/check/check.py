@@ -140,10 +140,10 @@ class _Comparison:
         steps.progress("Timing operators")
         with steps.trying("times of operators"):
             operators = self._operators()
-        with steps.trying("both files without saturation"):
+        with steps.trying("both files on other processors"):
             saturates = (
-                *saturation(reference.name, judged.judge.original, reference.unsaturated),
-                *saturation(candidate.name, judged, candidate.unsaturated),
+                *saturation(reference.name, judged.judge.original, reference.on_other_processors),
+                *saturation(candidate.name, judged, candidate.on_other_processors),
             )
         with steps.trying("the comparison of tensors inside"):
             divergence = self._divergence()

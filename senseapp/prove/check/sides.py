@@ -147,9 +147,9 @@ class OpenSide:
         assert isinstance(found, Tensor)
         return self.kind.scores(found).float()
 
-    def unsaturated(self) -> OpenSide | None:
-        """Return the file as :meth:`.OpenFile.unsaturated` does, read as the file is; None for weights."""
-        file = None if self.file is None else self.file.unsaturated()
+    def on_other_processors(self) -> OpenSide | None:
+        """Return the file as :meth:`.OpenFile.on_other_processors` does, read as the file is; None for weights."""
+        file = None if self.file is None else self.file.on_other_processors()
         return None if file is None else replace(self, file=file)
 
     @property

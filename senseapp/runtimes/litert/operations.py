@@ -20,7 +20,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import OUTPUTS, nesting_text
 from senseapp.networks.onnx.metadata import CLASSES, told_of
-from senseapp.records.deployment import LayerTime, LayerTimes
+from senseapp.records.deployment import ExecutedNode, LayerTime, LayerTimes
 from senseapp.runtimes.base import Exporter, Runtime
 from senseapp.runtimes.call_times import processor, quick_seconds, usual_input
 from senseapp.runtimes.litert import LITERT
@@ -30,6 +30,7 @@ from senseapp.runtimes.litert.model import LiteRtFile, LiteRtModel
 from senseapp.runtimes.litert.quantizer import LiteRtQuantizer
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
+_CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
 _STATIC = "litert-quantizer, static_wi8_ai8, min-max"
 
 
@@ -99,6 +100,14 @@ class LiteRt(Runtime):
     def class_names(self, content: bytes) -> tuple[str, ...]:
         """Return the class names in the file's metadata."""
         return tuple(json.loads(texts(content).get(CLASSES, b"[]")))
+
+    def executed(self, content: bytes) -> tuple[ExecutedNode, ...]:
+        """Return the operators of a file, which LiteRT executes as they are."""
+        return tuple(
+            ExecutedNode(name=each.name, kind=each.kind, in_integers=each.in_integers, macs=each.macs)
+            for each in operators(content)
+            if each.kind not in _CONVERSIONS
+        )
 
     # ---- int8
 

@@ -31,13 +31,15 @@ from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.metadata import CLASSES, told_of
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.reconstruct.write import onnx_copy, onnx_program, optimized
-from senseapp.records.deployment import LayerTimes, OperatorTime
+from senseapp.records.deployment import ExecutedNode, LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import Kernel, processor, saturates
 from senseapp.runtimes.foreign import ForeignFile, OpenFile
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes, multiplies_integers
+from senseapp.runtimes.onnxruntime.executed import executed_nodes
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
+from senseapp.runtimes.onnxruntime.rounding.saturation import on_other_processors
 from senseapp.runtimes.onnxruntime.runtime import OnnxSession, RuntimeModel, kernels
 from senseapp.runtimes.onnxruntime.timing import by_operator, by_product, layer_times, numbered, products_of, shapes_of
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
@@ -50,6 +52,7 @@ class OnnxRuntime(Runtime):
     """
 
     description = ONNXRUNTIME
+    may_saturate = True
     int8_note = (
         "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
         "so the file does the same on processors without VNNI, where onnxruntime's own quantizer may saturate."
@@ -156,10 +159,10 @@ class OnnxRuntime(Runtime):
         narrow = fitting.reduce_range or saturates()
         return default_int8(self.float_graph(content), self.inputs(fitting.batches), reduce_range=narrow)
 
-    def unsaturated(self, content: bytes) -> Network | None:
-        """Return a QDQ file with its products in float; None where no sum of products of integers saturates here."""
-        is_alike = not saturates() or not multiplies_integers(content)
-        return None if is_alike else self.as_network(RuntimeModel(content, fused=False))
+    def on_other_processors(self, content: bytes) -> Network | None:
+        """Return a QDQ file with its products in float, which saturate where they do not here."""
+        other = on_other_processors(content)
+        return None if other is None else self.as_network(RuntimeModel(other, fused=False))
 
     # ---- times
 
@@ -170,6 +173,10 @@ class OnnxRuntime(Runtime):
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return the seconds of all kernels by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
         return by_operator(self.kernels(content, threads=threads, batch=batch))
+
+    def executed(self, content: bytes) -> tuple[ExecutedNode, ...]:
+        """Return the nodes of a file that the runtime executes, by its own profile."""
+        return executed_nodes(content, lambda file: self.kernels(file, threads=1, batch=1))
 
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

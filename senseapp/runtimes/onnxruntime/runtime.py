@@ -24,6 +24,8 @@ from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.operators.in_runtime import open_session
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
 
+_AT_ONCE = 8  # images of which a file holds the sums that may saturate
+_OF_8_BITS = ("int8", "uint8")
 _KERNEL = "_kernel_time"  # behind the name of a node, in a profile
 
 
@@ -73,7 +75,7 @@ class RuntimeModel(OnnxSession):
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
     It runs on ``threads``, which times are taken on; where only its outputs count, on as many as torch does. Without
-    ``fused``, a QDQ file computes its products in float between roundings, so nothing saturates.
+    ``fused``, a QDQ file computes its products in float between roundings, so nothing saturates, on a few images each.
 
     Raises:
         InvalidSpec: the runtime cannot open it.
@@ -88,7 +90,7 @@ class RuntimeModel(OnnxSession):
             raise InvalidSpec(f"onnxruntime cannot open this network: {first_line_of(error)}.") from error
         (self._input,) = self._session.get_inputs()
         size = self._input.shape[0]
-        self.fixed_batch = size if isinstance(size, int) else None
+        self.fixed_batch = size if isinstance(size, int) else None if fused else _AT_ONCE
         self.input_type = np.dtype(INPUT_TYPES.get(self._input.type, np.float32)).name
         self.nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
 
@@ -101,8 +103,22 @@ class RuntimeModel(OnnxSession):
 
 def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
     """Return the kernels of a network that runs in onnxruntime a few times on :func:`usual_input`."""
+    durations: defaultdict[tuple[str, str, int, bool], list[float]] = defaultdict(list)
+    for name, about, seconds in profiled(content, threads=threads, batch=batch):
+        first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
+        values, in_integers = math.prod(next(iter(first.values()), [])), not first.keys().isdisjoint(_OF_8_BITS)
+        durations[name, about["op_name"], values, in_integers].append(seconds)
+    return [Kernel(*key[:2], float(np.median(each[1:])), *key[2:]) for key, each in durations.items()]
+
+
+def profiled(
+    content: bytes, *, threads: int, batch: int, runs: int = RUNS, optimized: bool = True
+) -> list[tuple[str, dict[str, Any], float]]:
+    """Return name, types and shapes, and seconds of each kernel of each run, by onnxruntime's profile."""
     with tempfile.TemporaryDirectory() as folder:
-        opened = open_session(content, threads=threads, severity=3, profile=str(Path(folder) / "profile"))
+        opened = open_session(
+            content, threads=threads, severity=3, profile=str(Path(folder) / "profile"), optimised=optimized
+        )
         feeds = {
             each.name: usual_input(
                 [size if isinstance(size, int) else batch for size in each.shape],
@@ -111,17 +127,14 @@ def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
             for each in opened.get_inputs()
         }
         with quiet():
-            for _ in range(RUNS):
+            for _ in range(runs):
                 opened.run(None, feeds)
         events = json.loads(Path(opened.end_profiling()).read_bytes())
-    durations: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
-            about = event["args"]
-            first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
-            values = math.prod(next(iter(first.values()), []))
-            durations[event["name"].removesuffix(_KERNEL), about["op_name"], values].append(event["dur"] / 1e6)
-    return [Kernel(*key[:2], float(np.median(each[1:])), key[2]) for key, each in durations.items()]
+    return [
+        (event["name"].removesuffix(_KERNEL), event["args"], event["dur"] / 1e6)
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL)
+    ]
 
 
 INPUT_TYPES: dict[str, type[np.generic]] = {

@@ -38,7 +38,8 @@ _APPROXIMATE = (
     "Times of single layers are approximate: the runtime's profile, scaled to the time of the whole file. The file of "
     "a schedule is timed itself before it is offered."
 )
-_OWN = re.compile(r"product(\d+)(?:[_.]|$)")
+PRODUCT_NUMBER = re.compile(r"product(\d+)(?:[_.]|$)")
+"""Of a name by :func:`numbered`."""
 
 Shape = tuple[int, ...]
 
@@ -137,7 +138,7 @@ def by_product(kernels: Sequence[Kernel], count: int, rate: float = 1.0) -> tupl
     """Return the seconds of the kernels of each of ``count`` products, and of all others, times ``rate``."""
     seconds = np.zeros(count)
     for kernel in kernels:
-        if own := _OWN.match(kernel.name):
+        if own := PRODUCT_NUMBER.match(kernel.name):
             seconds[int(own[1])] += rate * kernel.seconds
     return seconds, rate * sum(kernel.seconds for kernel in kernels) - float(seconds.sum())
 

@@ -18,7 +18,7 @@ from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
-from senseapp.records.deployment import OperatorTime
+from senseapp.records.deployment import ExecutedNode, OperatorTime
 from senseapp.runtimes.base import Exporter, QuantizedWeights
 from senseapp.runtimes.onnxruntime.float_graph import FOLDED_WEIGHT, FloatGraph, check_quantizable
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
@@ -68,9 +68,9 @@ class UploadedRuntime(OnnxRuntime):
         """Open an edited file; where only outputs count, it computes those that are measured."""
         return super().open(content if threads is not None else self._shown(content), threads=threads)
 
-    def unsaturated(self, content: bytes) -> Network | None:
-        """Return a QDQ file with the outputs that are measured, and its products in float, where these saturate."""
-        return super().unsaturated(self._shown(content))
+    def on_other_processors(self, content: bytes) -> Network | None:
+        """Return a QDQ file with the outputs that are measured, as processors of the other kind compute it."""
+        return super().on_other_processors(self._shown(content))
 
     def as_network(self, file: OnnxSession) -> Network:
         """Return an open file as the network that was read from the uploaded one."""
@@ -149,12 +149,20 @@ class UploadedRuntime(OnnxRuntime):
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return where the time of a call on images of the size that is measured goes."""
+        return super().operators(self._sized(content), threads=threads, batch=batch)
+
+    def executed(self, content: bytes) -> tuple[ExecutedNode, ...]:
+        """Return the nodes that the runtime executes in a call on an image of the size that is measured."""
+        return super().executed(self._sized(content))
+
+    def _sized(self, content: bytes) -> bytes:
+        """Return a file that takes images of the size that is measured."""
         model = onnx.load_from_string(content)
         taken = next(each for each in model.graph.input if each.name == self._opened.input_name)
         dims = taken.type.tensor_type.shape.dim
         for dim, length in zip(dims[1:], self._opened.input_shape[1:], strict=True):
             dim.dim_value = length
-        return super().operators(model.SerializeToString(), threads=threads, batch=batch)
+        return bytes(model.SerializeToString())
 
     def float_graph(self, content: bytes) -> bytes:
         """Return a copy of the part that is measured."""

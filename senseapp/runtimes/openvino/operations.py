@@ -28,7 +28,10 @@ from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting
 
 _CORE = openvino.Core()
-_KINDS = {"Convolution": "Conv", "GroupConvolution": "Conv", "FullyConnected": "Gemm"}
+_KINDS = {
+    **dict.fromkeys(("Convolution", "GroupConvolution"), "Conv"),
+    **{"Deconvolution": "ConvTranspose", "FullyConnected": "Gemm", "MatMul": "MatMul"},
+}
 
 
 class OpenVino(OnnxRuntime):
@@ -75,7 +78,14 @@ class OpenVino(OnnxRuntime):
                 for each in request.get_profiling_info():
                     averages.setdefault(each.node_name, []).append(each.real_time.total_seconds())
         return [
-            Kernel((*each.parts, each.name)[0], _kind(each), undisturbed(averages[each.name]), each.values)
+            Kernel(
+                (*each.parts, each.name)[0],
+                _kind(each),
+                undisturbed(averages[each.name]),
+                each.values,
+                in_integers=each.in_integers,
+                parts=each.parts,
+            )
             for each in executed_nodes(network)
             if each.name in averages
         ]

@@ -11,7 +11,7 @@ from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.prove.decision import Decision, Standing
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, ClassDrop, LabelledAnswer
 from senseapp.records.candidate import Candidate, judged_by, value_interval, with_one_original
-from senseapp.records.deployment import MILLISECONDS, Deployment
+from senseapp.records.deployment import MILLISECONDS, Deployment, IntegerShare
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
@@ -70,6 +70,7 @@ def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run:
                 "answers": each.answers_text,
                 "standing": STANDINGS[standing],
                 "opened_by": each.opened_by,
+                "integers": each.integers_text,
                 "description": f"{each.made_of}: {each.headline}",
             }
         )
@@ -120,6 +121,14 @@ def deployed_rows(record: Deployment) -> list[tuple[str, ...]]:
     if record.simulated:
         rows.insert(1, ("Predicted by simulation", _answers(record.simulated), *3 * ("–",)))
     return rows
+
+
+INTEGER_COLUMNS = ("In float", "Operator", "% of the multiplications", "Why")
+
+
+def integer_rows(found: IntegerShare) -> list[tuple[str, ...]]:
+    """Return a row of texts per product that a file computes in float, the largest first."""
+    return [(each.name, each.kind, f"{100 * each.macs / found.macs:.2g}", each.reason) for each in found.in_float]
 
 
 def _answers(changes: Sequence[MetricChange]) -> str:

@@ -36,10 +36,10 @@ def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTab
         return None
     rows = files.candidates_frame(candidates, decided)
     bounds = rows["file"].map({each.file: largest_loss(each.loss, each.bound) or each.evidence for each in candidates})
-    cells = rows.assign(bound=bounds)[["name", "size", "time", "answers", "bound", "standing"]]
+    cells = rows.assign(bound=bounds)[["name", "size", "time", "answers", "bound", "standing", "integers"]]
     return ReportTable(
         title="Files that were made and measured",
-        columns=("File", "Size", "Time", "Answers", "Loss on new images", "Worth taking"),
+        columns=("File", "Size", "Time", "Answers", "Loss on new images", "Worth taking", "In integers"),
         rows=tuple(tuple(map(str, row)) for row in cells.to_numpy()),
         note=f"{files.original_row(candidates)['description']}. {files.JUDGED_FOR[decided.goal]} Each row was measured "
         "on the file itself, in turns with the original. Bounds are of each file alone, on unseen images, with 95 % "

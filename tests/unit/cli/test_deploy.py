@@ -11,6 +11,7 @@ import torch
 from senseapp.cli.main import main
 from senseapp.data.load import load_demo_images
 from senseapp.networks.sources.demo import load_demo_model
+from senseapp.runtimes.call_times import saturates
 from tests.few_digits import NUM_DIGITS
 from tests.few_digits import few_digits as few_digits
 
@@ -50,6 +51,13 @@ def test_the_file_does_what_the_line_says_and_keeps_a_promise_that_held_out_imag
     assert file["changes"]["agreement"]["ci_low"] <= changed <= file["changes"]["agreement"]["ci_high"]
     assert file["file_bytes"] == (folder / "quick.onnx").stat().st_size < 0.5 * report["original"]["file_bytes"]
     assert file["changes"]["kl"]["delta"] < 1e-3
+    integers = report["integers"]
+    assert (integers["products"], integers["macs"]) == (23, 5_451_392)  # of the demo's network, by torch's counter
+    assert integers["share"] == 1 - sum(each["macs"] for each in integers["in_float"]) / integers["macs"] > 0.5
+    (sentence,) = (note for note in report["notes"] if "of the multiplications are computed in integers" in note)
+    assert sentence.startswith("100 %") == (not integers["in_float"])
+    (alike,) = (note for note in report["notes"] if note.startswith("The answers are the same on processors with and"))
+    assert alike.endswith(f"this one is {'without' if saturates() else 'with'} VNNI.")
     assert report["original"]["time_ratio"] == {"value": 1, "low": 1, "high": 1}
     assert all(report[name]["ms"]["low"] > 0 for name in ("original", "file", "int8", "default"))
     assert len((folder / "quick.README.txt").read_text().splitlines()) == 3

@@ -136,7 +136,8 @@ def digits(**more: object) -> DataSpec:
 )
 def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str, said: str, monkeypatch) -> None:
     """As where the file in int8 is far from what its integers are meant to compute, here that of another network."""
-    monkeypatch.setattr("senseapp.runtimes.foreign.saturates", lambda: True)
+    for module in ("runtimes.onnxruntime.rounding.saturation", "prove.findings"):
+        monkeypatch.setattr(f"senseapp.{module}.saturates", lambda: True)
     meant = BY_NAME["untrained weights"].make(shop)
     assert isinstance(meant, Path)
 
@@ -152,14 +153,14 @@ def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str,
 
 @pytest.mark.slow
 def test_a_file_of_others_computes_without_saturation_what_its_integers_mean(shop: Workshop, monkeypatch) -> None:
-    monkeypatch.setattr("senseapp.runtimes.foreign.saturates", lambda: True)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.saturation.saturates", lambda: True)
     made = BY_NAME["static int8, QDQ, per channel"].make(shop)
     assert isinstance(made, Path)
     images = torch.from_numpy(shop.images[:32])
     file, reference = (ForeignFile(path.read_bytes()) for path in (made, shop.reference))
-    unsaturated = file.unsaturated()
+    unsaturated = file.on_other_processors()
     assert unsaturated is not None
-    assert reference.unsaturated() is None
+    assert reference.on_other_processors() is None
     found, expected = unsaturated.run(images), reference.run(images)
     assert isinstance(found, torch.Tensor)
     assert isinstance(expected, torch.Tensor)

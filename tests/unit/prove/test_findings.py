@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.prove.findings import findings, saturation
+from senseapp.prove.findings import alike_everywhere, findings, saturation
 from senseapp.records.deployment import DeploySettings
 from tests.deployments import a_change, some_figures, usual_figures
 
@@ -57,25 +57,40 @@ def test_a_float_file_competes_with_the_original_alone():
     assert len(findings(figures, DeploySettings(kind="float"), images=200)) == 1
 
 
-def test_it_is_said_how_a_file_answers_where_its_products_do_not_saturate():
+def judged_as(changed, *, spread=0.0):
+    """Return a judgement that changes this share of the answers of 200 images; networks judged beside it are shares."""
+    damages = [changed + spread * (-1) ** image for image in range(64)]
+    return SimpleNamespace(
+        changes=(a_change("agreement", changed),),
+        judge=SimpleNamespace(judged=lambda network, threshold: judged_as(network)),
+        **{"start": 0, "stop": 200, "damages": lambda parts: damages[:parts]},
+    )
+
+
+@pytest.mark.parametrize("here_saturates", [True, False])
+def test_it_is_said_how_a_file_answers_on_processors_of_the_other_kind(here_saturates, monkeypatch):
     """Of a network that changes 40 % of the answers here, and elsewhere 2 %."""
-
-    def judged_as(changed):
-        return SimpleNamespace(changes=(a_change("agreement", changed),), judge=SimpleNamespace(judged=judged_as))
-
+    monkeypatch.setattr("senseapp.prove.findings.saturates", lambda: here_saturates)
     (sentence,) = saturation("net.onnx", judged_as(0.4), lambda: 0.02)
     assert sentence == (
         "On this processor, which has no VNNI, sums of products of 8 bits saturate in net.onnx: 60.0 % of the answers "
         "stay as they were; with VNNI or AMX, computed on the same images: 98.0 % of the answers stay as they were."
+        if here_saturates
+        else "On processors without VNNI or AMX, sums of products of 8 bits saturate in net.onnx, computed on the same "
+        "images: 98.0 % of the answers stay as they were; here, with VNNI: 60.0 % of the answers stay as they were."
     )
     assert not saturation("net.onnx", judged_as(0.4), lambda: 0.4)
     assert not saturation("net.onnx", judged_as(0.4), lambda: None)
+    assert not saturation("net.onnx", judged_as(0.4, spread=3.0), lambda: 0.41)  # as chance would have it
 
     def refuse():
         raise UnsupportedModel("It holds operators of integers.")
 
     (sentence,) = saturation("net.onnx", judged_as(0.4), refuse)
-    assert "may saturate in net.onnx, and with VNNI or AMX they do not. It holds operators of integers." in sentence
+    assert "may saturate in net.onnx, and " in sentence
+    assert sentence.endswith("It holds operators of integers.")
+    assert ("with VNNI or AMX they do not" if here_saturates else "here they do not") in sentence
+    assert alike_everywhere().endswith(f"this one is {'without' if here_saturates else 'with'} VNNI.")
 
 
 def test_more_changed_answers_than_allowed_are_said():

@@ -8,8 +8,9 @@ import pytest
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
+from senseapp.prove.deploy import Deployed, Source
 from senseapp.records.candidate import Delivery, with_one_original
-from senseapp.records.deployment import Median
+from senseapp.records.deployment import Deployment, ExecutedNode, IntegerShare, Median
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from tests.deployments import a_candidate, a_deployment, some_figures, usual_figures
 
@@ -97,3 +98,42 @@ def test_the_file_of_the_runtimes_own_quantizer_has_a_title_of_its_own() -> None
         for figures in (usual_figures()["int8"], own)
     )
     assert (made.made_of, theirs.made_of) == ("ONNX in 8-bit numbers", "ONNX in 8-bit numbers by onnxruntime")
+
+
+def executed(*products: tuple[str, bool, int, bool]) -> tuple[ExecutedNode, ...]:
+    return tuple(
+        ExecutedNode(name=name, kind="Conv", in_integers=inside, macs=macs, is_rounded=inside or rounded)
+        for name, inside, macs, rounded in products
+    )
+
+
+def test_the_share_of_integers_is_one_sentence_with_the_reasons() -> None:
+    nodes = executed(("a", True, 940, True), ("b", False, 30, True), ("c", False, 20, False), ("d", False, 10, False))
+    other = ExecutedNode(name="pool", kind="MaxPool", in_integers=True)
+    found = IntegerShare.of((*nodes, other), kept=["c"], layers={"c": "layer.c"})
+    assert found is not None
+    assert found.sentence == (
+        "94 % of the multiplications are computed in integers (1 of 4 products); 3 stay in float: b (the runtime "
+        "computes it in float); layer.c (8 bits harm the answers); d (not quantized)."
+    )
+    assert (found.nodes, found.integer_nodes) == (5, 2)
+    assert IntegerShare.of([other], kept=(), layers={}) is None
+    nearly = IntegerShare.of(executed(("a", True, 99_999, True), ("b", False, 1, True)), kept=(), layers={})
+    assert nearly is not None
+    assert nearly.sentence.startswith("99.9 % of")  # not all
+    assert loads(dumps(a_deployment(integers=found)), Deployment) == a_deployment(integers=found)
+
+
+@pytest.mark.parametrize(("macs", "partly"), [(499, True), (500, False)])
+def test_a_file_with_less_than_half_in_integers_is_partly_so(macs: int, partly: bool) -> None:
+    nodes = executed(("a", True, macs, True), ("b", False, 1000 - macs, True))
+    record = a_deployment(in_float=(), integers=IntegerShare.of(nodes, kept=(), layers={}))
+    assert record.is_partly_int8 is partly
+    assert record.integers is not None
+    assert ("is called one in 8-bit numbers from 50 %" in record.integers.sentence) is partly
+    made = Deployed(content=b"", record=record, answers=None, held_out=True)
+    source = Source(network=b"")
+    candidate = made.candidate(source, name_of=lambda _what: a_candidate().file)
+    assert candidate.title == ("ONNX, partly in 8-bit numbers" if partly else "ONNX in 8-bit numbers")
+    assert candidate.integers_text == record.integers.sentence
+    assert a_candidate().integers_text == ""

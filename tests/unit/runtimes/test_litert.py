@@ -13,8 +13,9 @@ from senseapp.networks.loaded import Preprocessing
 pytest.importorskip("litert_torch", reason="the extra litert is not installed")
 pytestmark = pytest.mark.slow
 
-from ai_edge_litert.interpreter import Interpreter  # noqa: E402
+from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: E402
 
+from senseapp.records.deployment import IntegerShare  # noqa: E402
 from senseapp.runtimes.base import runtime_named  # noqa: E402
 from senseapp.runtimes.litert.file import followers, operators, parsed, texts  # noqa: E402
 
@@ -88,6 +89,26 @@ def test_layers_are_found_in_names_of_operators(runtime, content):
 
 def test_products_are_counted(content):
     assert sum(each.macs for each in operators(content)) == 16 * 16 * 8 * 27 + 8 * 8 * 8 * 72 + 8 * 5
+
+
+def test_products_in_integers_are_those_with_integers_in_the_interpreter(runtime, images, content):
+    quantizer = runtime.quantizer(content, [images])
+    layers = runtime.layers_of_nodes(content, ["stem.0", "conv_last", "head"])
+    kept = [node for node, layer in layers.items() if layer == "conv_last"]
+    file = quantizer.write(but=kept)
+    found = IntegerShare.of(runtime.executed(file), kept=kept, layers=layers)
+    interpreter = Interpreter(
+        model_content=file, experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    )
+    tensors = {each["index"]: each["dtype"] for each in interpreter.get_tensor_details()}
+    run = [each for each in interpreter._get_ops_details() if each["op_name"] not in ("QUANTIZE", "DEQUANTIZE")]
+    integers = [each for each in run if tensors[each["outputs"][0]] is np.int8]
+    assert (found.nodes, found.integer_nodes) == (len(run), len(integers))
+    products = [each for each in integers if each["op_name"] in ("CONV_2D", "FULLY_CONNECTED")]
+    assert (len(found.products), len(products)) == (3, 2)
+    assert [(each.name, each.reason) for each in found.in_float] == [("conv_last", "8 bits harm the answers")]
+    macs = (16 * 16 * 8 * 27, 8 * 8 * 8 * 72, 8 * 5)
+    assert (found.macs, found.share) == (sum(macs), 1 - macs[1] / sum(macs))
 
 
 def test_what_moves_values_follows_what_makes_or_reads_them(content):

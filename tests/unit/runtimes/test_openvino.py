@@ -145,12 +145,13 @@ def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instruct
     files["of others"] = default_int8(content, [images]).content
     torch.save((files, images), tmp_path / "files.pt")
     script = (
-        "import torch; from senseapp.runtimes import call_times; from senseapp.runtimes.onnxruntime import operations; "
-        "operations.saturates = call_times.saturates = lambda: True; "  # its flags tell of the true processor
+        "import torch; from senseapp.runtimes import call_times; "
+        "from senseapp.runtimes.onnxruntime.rounding import saturation; "
+        "saturation.saturates = call_times.saturates = lambda: True; "  # its flags tell of the true processor
         "from senseapp.runtimes.openvino.operations import OPERATIONS; "
         "files, images = torch.load('files.pt'); "
         "found = {name: OPERATIONS.open(each).run(images) for name, each in files.items()}; "
-        "meant = {name: OPERATIONS.unsaturated(each).run(images) for name, each in files.items()}; "
+        "meant = {name: OPERATIONS.on_other_processors(each).run(images) for name, each in files.items()}; "
         "torch.save((found, meant, OPERATIONS.machine()), 'found.pt')"
     )
     older = {**os.environ, "ONEDNN_MAX_CPU_ISA": processor, "PYTHONPATH": str(Path(__file__).parents[3])}

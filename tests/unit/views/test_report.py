@@ -13,12 +13,13 @@ import pytest
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.prove.decision import usual_decision
+from senseapp.records.deployment import ExecutedNode, IntegerShare
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ResourceBudget, ValidationResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
 from senseapp.views.report.document import ReportContents, build_report
-from tests.deployments import a_candidate
+from tests.deployments import a_candidate, a_deployment
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
 MOST_BYTES = 3_000_000
@@ -76,8 +77,12 @@ def test_the_finding_the_source_of_the_numbers_and_the_settings_are_there(page: 
 
 
 def test_the_answer_is_that_of_results_and_of_the_same_file() -> None:
-    file = a_candidate("int8", metric="top1", lost=0.004)
+    nodes = [ExecutedNode(name="conv1", kind="Conv", in_integers=True, macs=94)]
+    nodes.append(ExecutedNode(name="fc", kind="Gemm", in_integers=False, macs=6))
+    record = a_deployment(in_float=(), integers=IntegerShare.of(nodes, kept=["fc"], layers={}))
+    file = a_candidate("int8", metric="top1", lost=0.004, deployment=record)
     found = report(result(), candidates=(file,))
+    assert "94 % of the multiplications are computed in integers (1 of 2 products); 1 stays in float: fc" in found.text
     answer = usual_decision((file,), "smaller")
     parts = [answer.headline, answer.evidence, answer.reason, "Most fragile: layer2.0.conv1"]
     parts += ["What does each layer lose", "Compression Set"]  # the answer comes first, the settings last
