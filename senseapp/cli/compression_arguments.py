@@ -39,7 +39,7 @@ class _Flag(NamedTuple):
 
 
 def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add ``--goal``, ``--runs-on``, ``--compression``, ``--levels`` and flags of options; one may serve several."""
+    """Add ``--goal``, ``--target``, ``--compression``, ``--levels`` and flags of options; one may serve several."""
     units: dict[str, list[str]] = {}
     for each in all_descriptions():
         units.setdefault(each.scale.unit, []).append(each.name)
@@ -53,7 +53,7 @@ def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
         + f" (default: {RunSpec().goal})",
     )
     group.add_argument(
-        "--runs-on",
+        "--target",
         default=USUAL_TARGET,
         type=installed,
         choices=list(TARGETS),

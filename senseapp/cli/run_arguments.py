@@ -72,7 +72,7 @@ def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
         data=data_from(arguments),
         sensitivity=sensitivity,
         goal=arguments.goal,
-        target=arguments.runs_on,
+        target=arguments.target,
     )
     return read_as_given(spec, arguments)
 
@@ -356,7 +356,7 @@ def add_runtime(parser: argparse.ArgumentParser) -> None:
         "--runtime",
         type=installed,
         choices=list(RUNTIMES),
-        help=f"the runtime that the file is for: {', '.join(RUNTIMES)} (default: that of the run's --runs-on)",
+        help=f"the runtime that the file is for: {', '.join(RUNTIMES)} (default: for where the run's files will run)",
     )
 
 

@@ -82,7 +82,7 @@ def test_the_goal_chooses_what_is_not_given(given, goal, compression, levels, me
 def test_the_target_chooses_the_runtime_unless_one_is_named(capsys, monkeypatch):
     parser = argparse.ArgumentParser()
     analyze.add_arguments(parser)
-    base = ["--model", "demo", "--data", "demo", "--out", "runs", "--runs-on"]
+    base = ["--model", "demo", "--data", "demo", "--out", "runs", "--target"]
     spec = run_spec_from(argparse.Namespace(**(vars(parser.parse_args([*base, "intel"])) | {"model": "demo"})))
     assert spec.target == "intel"
     assert runtime_name(argparse.Namespace(runtime=None), spec) == "openvino"
