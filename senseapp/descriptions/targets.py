@@ -66,7 +66,7 @@ TARGETS = {
         ),
         Target(
             name="qualcomm",
-            label="Qualcomm NPU (QDQ ONNX)",
+            label="Qualcomm NPU (ONNX)",
             runtime_name="onnxruntime",
             measured=f"{_HERE.format('onnxruntime')}; not measured on the device.",
             loading=_QNN,
