@@ -133,8 +133,10 @@ def decision(
     sets = [each for each in map(question, _by_images(files)) if each.choice is not None]
     asked = min(sets, key=_Question.best_key, default=question(files))
     choice = asked.choice
-    standings: dict[str, Standing] = {one.file: "other target" for one in candidates}
-    standings |= {one.file: "other images" for one in files}
+    fitting = {one.file for one in files}
+    standings: dict[str, Standing] = {
+        one.file: "other images" if one.file in fitting else "other target" for one in candidates
+    }
     standings |= {one.file: asked.standing(one, choice) for one in asked.files}
     others = sorted((one for one in files if standings[one.file] == "alternative"), key=_size)
     reason = asked.why_none() if choice is None else asked.why(choice)
