@@ -1,16 +1,20 @@
 """Analyze: say what is needed, choose a model and images, and run."""
 
+from dataclasses import replace
+
 import streamlit as st
 
 from senseapp.app.analyze.blocks import Block, compression_line, follow_address, images_line, keep_address, model_line
-from senseapp.app.analyze.compression import choose_goal, choose_sensitivity, say_what_pays
+from senseapp.app.analyze.compression import choose_goal, choose_sensitivity, choose_target, say_what_pays
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
 from senseapp.app.analyze.onnx_file import TASK_KEY
 from senseapp.app.analyze.start import offer_demos, start_bar, start_run
 from senseapp.app.analyze.understood import UNDERSTOOD, understand
 from senseapp.app.common.backend import service
+from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import session
+from senseapp.descriptions.targets import TARGETS
 from senseapp.records.goal import with_goal
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
@@ -21,7 +25,11 @@ draft = session().draft
 
 with st.container(horizontal_alignment="center"), st.container(width=960):
     st.title("What do you need?", anchor=False)
-    goal = choose_goal(draft.goal)
+    with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute", gap="xsmall"):
+        goal = choose_goal(draft.goal)
+        target = choose_target(draft.target, goal)
+    with errors_here():
+        TARGETS[target].check_installed()
     demos = st.container()
     with st.container(gap="xsmall"):
         names = {"Model": "", "Images": "", UNDERSTOOD: "reading", "Compression": ""}
@@ -50,11 +58,11 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     blocks["Compression"].summarise(compression_line(sensitivity))
     spec = None
     if model and (shown := images or chosen_images) and sensitivity:
-        spec = RunSpec(model=model, data=shown, sensitivity=sensitivity, goal=goal)
+        spec = RunSpec(model=model, data=shown, sensitivity=sensitivity, goal=goal, target=target)
         keep_address(spec)
     session().shown = spec
     with demos:
         demo = offer_demos(spec if images else None)
     if demo:
-        start_run(with_goal(demo, goal))
-    start_bar(spec if images else None, profile, seen)
+        start_run(replace(with_goal(demo, goal), target=target))
+    start_bar(spec if images and TARGETS[target].runtime.is_installed else None, profile, seen)

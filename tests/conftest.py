@@ -82,7 +82,7 @@ def _kept_exports() -> None:
         from tests.kept_exports import kept  # loads torch
 
         write.onnx_program = kept(write.onnx_program, lambda: (write._export, sys.modules["torch.onnx"].export))
-    template = sys.modules.get("senseapp.runtimes.onnxruntime.onnx_template")
+    template = sys.modules.get("senseapp.runtimes.onnxruntime.operations")
     if hasattr(template, "onnx_program") and template.onnx_program is getattr(write.onnx_program, "__wrapped__", None):
         template.onnx_program = write.onnx_program
 

@@ -188,7 +188,7 @@ def _file_of_run(path: Path, reference: ModelSpec) -> ModelSpec:
     folder = RunFolder(path)
     spec = folder.load_result().spec
     here = [each for each in folder.candidates() if (path / each.file).is_file() and each.form != "small"]
-    best = usual_decision(here, spec.goal).choice
+    best = usual_decision(here, spec.goal, spec.target).choice
     if best is None:
         raise InvalidSpec(f"{path} holds no file that is worth taking. Name the file to check.")
     file = str((path / best.file).resolve())  # another process opens it

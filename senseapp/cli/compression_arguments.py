@@ -17,6 +17,8 @@ from senseapp.descriptions import (
     names,
     options_of,
 )
+from senseapp.descriptions.runtimes import RUNTIMES
+from senseapp.descriptions.targets import TARGETS, USUAL_TARGET
 from senseapp.records.goal import GOALS
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 
@@ -38,7 +40,7 @@ class _Flag(NamedTuple):
 
 
 def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add ``--goal``, ``--compression``, ``--levels`` and a flag for each option; one of a name serves several."""
+    """Add ``--goal``, ``--target``, ``--compression``, ``--levels`` and flags of options; one may serve several."""
     units = grouped((each.scale.unit, each.name) for each in all_descriptions())
     levels = ", or ".join(f"{unit} ({', '.join(kinds)})" for unit, kinds in units.items())
     group.add_argument(
@@ -48,6 +50,15 @@ def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
         help="what the run is for, which chooses compression, levels and metric where none is given: "
         + "; ".join(f"{goal}, {words.lower()}" for goal, words in GOALS.items())
         + f" (default: {RunSpec().goal})",
+    )
+    group.add_argument(
+        "--target",
+        default=USUAL_TARGET,
+        type=installed,
+        choices=list(TARGETS),
+        help="where files of the run will run, which chooses their runtime: "
+        + "; ".join(f"{name}, {each.label}" for name, each in TARGETS.items())
+        + f" (default: {USUAL_TARGET})",
     )
     group.add_argument("--compression", choices=names(), help="default: by the goal")
     group.add_argument("--levels", metavar="L,..", help=f"{levels} (default: by the goal)")
@@ -59,6 +70,14 @@ def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
     for (is_switch, text), meanings in sorted(flags.items(), key=lambda entry: entry[0][0]):
         kind: dict[str, Any] = {"action": "store_true"} if is_switch else {"metavar": text[2].upper()}
         group.add_argument(text, help="; ".join(meanings), **kind)
+
+
+def installed(name: str) -> str:
+    """Return the name of a target or a runtime; raise ArgumentTypeError, with how it is added, if it is missing."""
+    runtime = TARGETS[name].runtime if name in TARGETS else RUNTIMES.get(name)
+    if runtime is not None and not runtime.is_installed:
+        raise argparse.ArgumentTypeError(runtime.how_to_add)
+    return name
 
 
 def config_from(arguments: argparse.Namespace, usual: CompressionConfig) -> CompressionConfig:

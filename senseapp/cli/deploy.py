@@ -22,12 +22,14 @@ from senseapp.cli.run_arguments import (
     first_run,
     loss_from,
     partner_of,
+    runtime_name,
     schedule_at,
     tolerance_from,
 )
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import write_file
 from senseapp.descriptions.runtimes import RUNTIMES
+from senseapp.descriptions.targets import target_of_file
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision, pays
 from senseapp.records.candidate import Candidate, Delivery
@@ -89,7 +91,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_promise(parser, written="the file")
     parser.add_argument(
-        "--format", choices=("file", "kit"), default="file", help="kit: with predict.py and a notebook that run it"
+        "--format",
+        choices=("file", "kit", "recipe"),
+        default="file",
+        help="kit: with predict.py and a notebook that run it; recipe: with the nodes that stay in "
+        "float, as settings of other converters",
     )
     add_runtime(parser)
     ending = "file to write, ends in .onnx, or .tflite for litert"
@@ -112,10 +118,12 @@ def run(arguments: argparse.Namespace) -> None:
         folder.save(task.key, delivery)
     candidate, deployment = _file_of(task, delivery, folder)
     files, notes = _written(arguments, candidate, deployment, folder, uploaded=evaluator.onnx is not None)
+    spec = folder.load_result().spec
     allowed = METRICS[candidate.metric].tolerable if task.allowed_drop is None else task.allowed_drop
-    answer = decision(folder.candidates(), folder.load_result().spec.goal, allowed, task.promise)
+    answer = decision(folder.candidates(), spec.goal, allowed, task.promise, spec.target)
     report = _report(candidate, answer, deployment, files) | predicted
     report |= promise_json(task.promise, folder.candidates())
+    report["notes"].extend(filter(None, [target_of_file(task.settings.runtime, spec.target).measured]))
     report["notes"].extend(notes)
     print(json.dumps(report, allow_nan=False))
 
@@ -127,19 +135,20 @@ def _task_of(arguments: argparse.Namespace, result: RunResult) -> DeliverTask:
     out: Path = arguments.out
     if schedule is None and arguments.adapt != "off":
         raise InvalidSpec("--adapt is for what a schedule compresses. Add --schedule FILE, or leave it out.")
-    suffix = RUNTIMES.named(arguments.runtime).suffix
+    settings = _settings_of(arguments, runtime_name(arguments, result.spec))
+    suffix = RUNTIMES.named(settings.runtime).suffix
     if out.suffix != suffix:
         raise InvalidSpec(f"The file's name ends in {suffix}, got {out.suffix or 'no suffix'!r}.")
     return DeliverTask(
         run_id="",
         schedule=schedule,
         adapting=arguments.adapt,
-        settings=_settings_of(arguments),
+        settings=settings,
         other=partner.compression if partner is not None else None,
     )
 
 
-def _settings_of(arguments: argparse.Namespace) -> DeploySettings:
+def _settings_of(arguments: argparse.Namespace, runtime: str) -> DeploySettings:
     kind, _, changed = arguments.mode.partition("=")
     try:
         most = float(changed) if changed else None
@@ -153,7 +162,7 @@ def _settings_of(arguments: argparse.Namespace) -> DeploySettings:
         threads=arguments.threads,
         batch=arguments.batch_size,
         reduce_range=arguments.bits == 7,
-        runtime=arguments.runtime,
+        runtime=runtime,
     )
     return settings if most is None else replace(settings, most_changed=loss_from(most, "agreement", flag="--mode"))
 
@@ -180,9 +189,17 @@ def _written(
 
     out, is_kit = arguments.out, arguments.format == "kit"
     files = {out: folder.candidate_file(candidate).read_bytes()}
-    files[out.with_suffix(".README.txt")] = deployment.readme(out.name).encode()
-    kit = runtime_named(arguments.runtime).kit(out.name) if is_kit and not uploaded else {}
+    readme = deployment.readme(out.name, folder.load_result().spec.target)
+    files[out.with_suffix(".README.txt")] = readme.encode()
+    kit = (
+        runtime_named(deployment.settings.runtime).kit(out.name)
+        if is_kit and not (uploaded and out.suffix == ".onnx")
+        else {}
+    )
     files |= {out.with_name(name): text.encode() for name, text in kit.items()}
+    if arguments.format == "recipe" and candidate.form != "onnx":
+        recipes = runtime_named(deployment.settings.runtime).recipes(files[out])
+        files |= {out.with_name(name): text.encode() for name, text in recipes.items()}
     for path, content in files.items():
         write_file(path, content)
     return list(files), [_NO_KIT] if is_kit and not kit else []

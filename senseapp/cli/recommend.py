@@ -10,6 +10,7 @@ from typing import Any, get_args
 from senseapp.cli.output import candidate_json, phases, promise_json
 from senseapp.cli.run_arguments import add_promise, run_folder, tolerance_from
 from senseapp.core.files import storage_errors, write_file
+from senseapp.descriptions.targets import TARGETS
 from senseapp.prove.decision import Decision, decision
 from senseapp.records.candidate import file_name
 from senseapp.records.promise import kept
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
             write_target_file(record.validation.schedule, result, format_name="json", path=arguments.schedule)
     written = arguments.schedule if files else None
     candidates, goal = folder.candidates(), arguments.goal or result.spec.goal
-    answer = decision(candidates, goal, record.allowed_drop, promise)
+    answer = decision(candidates, goal, record.allowed_drop, promise, result.spec.target)
     best = answer.choice
     if best is not None and arguments.best is not None:
         target = arguments.best.with_name(arguments.best.name + best.suffix)
@@ -95,6 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
     offers = [candidate_json(each) for each in candidates if answer.offers(each)]
     report = _report(record, answer, files, written)
     report |= {"recommended": candidate_json(best) if best is not None else None, "candidates": offers}
+    report |= {"target": {"name": result.spec.target, "measured": TARGETS[result.spec.target].measured}}
     report |= promise_json(promise, candidates)
     print(json.dumps(report, allow_nan=False))
 

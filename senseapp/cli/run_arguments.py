@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
-from senseapp.cli.compression_arguments import config_from
+from senseapp.cli.compression_arguments import config_from, installed
 from senseapp.core.codec import decode
 from senseapp.core.errors import (
     InvalidCheckpoint,
@@ -26,7 +26,8 @@ from senseapp.core.errors import (
 )
 from senseapp.core.files import MOST_TEXT_BYTES, home, read_at_most
 from senseapp.descriptions import SOURCES, parse_numbers
-from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
+from senseapp.descriptions.runtimes import RUNTIMES
+from senseapp.descriptions.targets import TARGETS
 from senseapp.metrics import metric_named
 from senseapp.records.goal import settings_for
 from senseapp.records.measurement import RunResult
@@ -67,7 +68,13 @@ def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
     """
     model = model_from(arguments)
     sensitivity = _sensitivity(arguments, settings_for(arguments.goal, task_named(model.task)))
-    spec = RunSpec(model=model, data=data_from(arguments), sensitivity=sensitivity, goal=arguments.goal)
+    spec = RunSpec(
+        model=model,
+        data=data_from(arguments),
+        sensitivity=sensitivity,
+        goal=arguments.goal,
+        target=arguments.target,
+    )
     return read_as_given(spec, arguments)
 
 
@@ -342,17 +349,15 @@ def add_runtime(parser: argparse.ArgumentParser) -> None:
     """Add ``--runtime``; one that is not installed is refused with a sentence on how it is added."""
     parser.add_argument(
         "--runtime",
-        type=_installed,
-        default=usual_runtime(),
+        type=installed,
         choices=list(RUNTIMES),
-        help=f"the runtime that the file is for: {', '.join(RUNTIMES)} (default {usual_runtime()})",
+        help=f"the runtime that the file is for: {', '.join(RUNTIMES)} (default: for where the run's files will run)",
     )
 
 
-def _installed(name: str) -> str:
-    if name in RUNTIMES and not RUNTIMES[name].is_installed:
-        raise argparse.ArgumentTypeError(RUNTIMES[name].how_to_add)
-    return name
+def runtime_name(arguments: argparse.Namespace, spec: RunSpec) -> str:
+    """Return the runtime of ``--runtime``, or else that of the run's target."""
+    return arguments.runtime or TARGETS[spec.target].runtime_name
 
 
 def first_run(arguments: argparse.Namespace) -> RunFolder:

@@ -17,6 +17,7 @@ from senseapp.cli.run_arguments import (
     loss_from,
     parsed,
     partner_of,
+    runtime_name,
 )
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.groups import grouped
@@ -165,7 +166,7 @@ def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
         evaluator = ScheduleEvaluator.open(result, progress=progress)
         return schedule_for_time(
             evaluator,
-            evaluator.runtime(arguments.runtime),
+            evaluator.runtime(runtime_name(arguments, result.spec)),
             arguments.target / 1000,
             limits=limits,
             threads=arguments.threads,

@@ -26,6 +26,7 @@ class RuntimeDescription:
         runs_on: where its files run, for a sentence: ``on phones, servers and in browsers``.
         loading: Python that opens the file ``{name}``.
         running: Python that runs it on ``images``.
+        converters: quantizers that take which parts of a file stay in float, for a sentence.
         warm_up: modules that take long to load, for a process that has nothing else to do.
     """
 
@@ -41,12 +42,18 @@ class RuntimeDescription:
     runs_on: str = ""
     loading: str = ""
     running: str = ""
+    converters: str = ""
     warm_up: tuple[str, ...] = field(default=())
 
     @property
     def is_installed(self) -> bool:
         """Whether its files can be run here, and not only what was measured of them be shown."""
         return bool(self.operations) and (not self.package or find_spec(self.package) is not None)
+
+    @property
+    def file_words(self) -> str:
+        """What one of its files is called in a sentence: ``ONNX file``."""
+        return self.file_title if self.file_title.endswith("file") else f"{self.file_title} file"
 
     @property
     def how_to_add(self) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from senseapp.core.texts import plural
+from senseapp.descriptions.targets import TARGETS, USUAL_TARGET, target_of_file
 from senseapp.metrics import METRICS
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.records.candidate import SAME_TIME, Candidate, with_one_original
@@ -29,7 +30,9 @@ from senseapp.records.promise import Promise, kept
 from senseapp.records.resolution import unseen_below
 from senseapp.records.spec import Goal
 
-Standing = Literal["chosen", "alternative", "dominated", "no gain", "not faster", "loses too much", "other images"]
+Standing = Literal[
+    "chosen", "alternative", "dominated", "no gain", "not faster", "loses too much", "other images", "other target"
+]
 """What a decision says of one file."""
 
 _SAME_BYTES = 0.02
@@ -45,13 +48,14 @@ class Decision:
         reason: one sentence, true of all candidates.
         standings: of every file, by its name; alternatives are other files within the tolerance that are clearly
             smaller or faster than the original (for the goal ``faster``: faster) and that no other one dominates.
-        goal: that was asked for.
+        goal, target: that were asked for.
     """
 
     choice: Candidate | None
     reason: str
     standings: dict[str, Standing]
     goal: Goal
+    target: str = USUAL_TARGET
 
     @property
     def headline(self) -> str:
@@ -72,7 +76,8 @@ class Decision:
             return ""
         if self.goal == "targets":
             return f"Answers measured with these targets in {found.title}. {found.bound_text}".strip()
-        return f"{found.made_of}. Measured: this very file. {found.bound_text}".strip()
+        measured = target_of_file(found.runtime.name, self.target).measured if found.runs else ""
+        return " ".join(filter(None, [f"{found.made_of}. Measured: this very file.", found.bound_text, measured]))
 
     @property
     def saved(self) -> float | None:
@@ -87,11 +92,17 @@ class Decision:
         return self.standings.get(one.file) in ("chosen", "alternative")
 
     def compared(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        """Return those of the ``candidates`` that were compared, all on the same images."""
-        return tuple(one for one in candidates if self.standings[one.file] != "other images")
+        """Return those of the ``candidates`` that were compared, for the target and on the same images; else all."""
+        return tuple(one for one in candidates if not self.standings[one.file].startswith("other")) or tuple(candidates)
 
 
-def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, promise: Promise | None = None) -> Decision:
+def decision(
+    candidates: Sequence[Candidate],
+    goal: Goal,
+    tolerance: float,
+    promise: Promise | None = None,
+    target: str = USUAL_TARGET,
+) -> Decision:
     """Return the file to take among the ``candidates`` of one run, in the order in which they were made.
 
     Args:
@@ -99,8 +110,10 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
         goal: ``targets`` asks for the strongest proven schedule; ``look`` is answered as ``smaller``.
         tolerance: largest loss in the unit of that metric, as measured.
         promise: to be kept instead of ``tolerance``.
+        target: name of the target; files for the runtimes of others are not compared.
     """
-    files = with_one_original(candidates)
+    fits = TARGETS[target].runs
+    files = with_one_original(one for one in candidates if not one.runs or fits(one.runtime.name))
     within = kept(files, promise) if promise is not None else tuple(one for one in files if one.within(tolerance))
 
     def question(compared: tuple[Candidate, ...]) -> _Question:
@@ -118,7 +131,10 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
     sets = [each for each in map(question, _by_images(files)) if each.choice is not None]
     asked = min(sets, key=_Question.best_key, default=question(files))
     choice = asked.choice
-    standings: dict[str, Standing] = {one.file: "other images" for one in files}
+    fitting = {one.file for one in files}
+    standings: dict[str, Standing] = {
+        one.file: "other images" if one.file in fitting else "other target" for one in candidates
+    }
     standings |= {one.file: asked.standing(one, choice) for one in asked.files}
     reason = asked.why_none() if choice is None else asked.why(choice)
     if asked.few:
@@ -127,7 +143,7 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
     if apart := len(files) - len(asked.files):
         was = "was" if apart == 1 else "were"
         reason += f" {plural(apart, 'file')} {was} measured on other images, and not compared."
-    return Decision(choice=choice, reason=reason, standings=standings, goal=goal)
+    return Decision(choice=choice, reason=reason, standings=standings, goal=goal, target=target)
 
 
 def _measured_on(one: Candidate) -> tuple[int, bool]:
@@ -150,9 +166,10 @@ def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None
     return f"was measured to lose at most {most}" if few else f"lost at most {most}"
 
 
-def usual_decision(candidates: Sequence[Candidate], goal: Goal) -> Decision:
+def usual_decision(candidates: Sequence[Candidate], goal: Goal, target: str = USUAL_TARGET) -> Decision:
     """Return the decision within the loss that the metric of the files usually tolerates."""
-    return decision(candidates, goal, METRICS[candidates[0].metric].tolerable if candidates else 0.0)
+    tolerance = METRICS[candidates[0].metric].tolerable if candidates else 0.0
+    return decision(candidates, goal, tolerance, target=target)
 
 
 def _too_few_images(metric: str, images: int, tolerance: float) -> str:

@@ -127,13 +127,13 @@ def runtime_candidates(
     notes: list[str] = []
     wanted = [replace(settings, kind="float")] if source.schedule is not None or settings.kind == "float" else []
     wanted += [settings] if settings.kind != "float" else []
-    title = runtime_words(settings.runtime).file_title
+    title = runtime_words(settings.runtime).file_words
     for each in wanted:
         is_float = each.kind == "float"
         try:
             made = deployments(evaluator, source, each, others=others)
         except InvalidSpec as error:
-            notes.append(f"There is no {title} file {'in float' if is_float else 'in int8'}: {error}")
+            notes.append(f"There is no {title} {'in float' if is_float else 'in int8'}: {error}")
             continue
         if not is_float and made[0].record.computes_in_float:
             notes.append("No file with int8 that is quicker than float changes as few answers as allowed.")

@@ -12,6 +12,7 @@ from senseapp.core.errors import InvalidSpec, check_choice
 from senseapp.core.texts import first_names, plural
 from senseapp.descriptions import LevelScale
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
+from senseapp.descriptions.targets import USUAL_TARGET, target_of_file
 from senseapp.metrics import MetricChange
 from senseapp.records.profile import ModelProfile
 
@@ -473,8 +474,12 @@ class Deployment:
         own = self.figures.get("default")
         return own is not None and own.changes == self.figures["file"].changes
 
-    def readme(self, name: str) -> str:
-        """Return how the file called ``name`` is loaded, given a picture, run, and its scores are read, a line each."""
-        loading = self.runtime.loading.replace("{name}", name)
+    def readme(self, name: str, target: str = USUAL_TARGET) -> str:
+        """Return how the file called ``name`` is loaded, given a picture, run, and its scores are read, a line each.
+
+        A last line says what was measured where, for files for a ``target`` that is not this computer.
+        """
+        there = target_of_file(self.settings.runtime, target)
+        loading = (there.loading or self.runtime.loading).replace("{name}", name)
         lines = [f"Load: {loading}", f"Prepare: {self.preparation}", f"Run: {self.runtime.running}"]
-        return "\n".join((*lines, *filter(None, [thresholds_text(self.figures)]), ""))
+        return "\n".join((*lines, *filter(None, [thresholds_text(self.figures), there.measured]), ""))

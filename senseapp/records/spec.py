@@ -13,6 +13,7 @@ from senseapp.core.codec import register, register_family
 from senseapp.core.errors import InvalidSpec, check_choice, check_counts
 from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
+from senseapp.descriptions.targets import USUAL_TARGET, check_target
 from senseapp.metrics import metric_named
 from senseapp.tasks import TASKS, task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
@@ -269,15 +270,18 @@ class RunSpec:
 
     Attributes:
         goal: decides which files are made and which of them is recommended.
+        target: where they will run: one of :data:`senseapp.descriptions.targets.TARGETS`.
     """
 
     model: ModelSpec = field(default_factory=ModelSpec)
     data: DataSpec = field(default_factory=DataSpec)
     sensitivity: SensitivitySpec = field(default_factory=SensitivitySpec)
     goal: Goal = "smaller"
+    target: str = USUAL_TARGET
 
     def __post_init__(self) -> None:
         check_goal(self.goal)
+        check_target(self.target)
 
     def without_folders(self) -> RunSpec:
         """Return the settings with only the names of their files, for people who may not know where they lie."""

@@ -123,6 +123,10 @@ class Runtime(ABC):
         """Return files, by name, that run the file called ``name`` on a picture; not for edited uploaded files."""
         return {}
 
+    def recipes(self, content: bytes) -> dict[str, str]:
+        """Return which nodes of an int8 file compute in float in the words of converters: texts by name of file."""
+        return {}
+
     def with_quantized_weights(
         self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
     ) -> QuantizedWeights:

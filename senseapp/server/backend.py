@@ -311,7 +311,7 @@ class Backend:
             return
         task: RunTask = RecommendationTask(run_id=record.run_id)
         if follows == "file":
-            task = original_in_int8(record.run_id, METRICS[result.judged_by].tolerable)
+            task = original_in_int8(record.run_id, METRICS[result.judged_by].tolerable, target=record.spec.target)
         try:
             check_run_room(self.disk_use(record.owner))
             self._carry_out(task, context, device=record.spec.sensitivity.device)

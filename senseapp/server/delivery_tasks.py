@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from senseapp.core.errors import SenseError
 from senseapp.core.files import replace_file
 from senseapp.descriptions import CompressionConfig
+from senseapp.descriptions.targets import TARGETS, USUAL_TARGET
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeploySettings
@@ -209,7 +210,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         from senseapp.prove.recommend import judged_by
 
         allowed = METRICS[judged_by(evaluator)].tolerable if self.allowed_drop is None else self.allowed_drop
-        task = original_in_int8(self.run_id, allowed, self.promise)
+        task = original_in_int8(self.run_id, allowed, self.promise, evaluator.result.spec.target)
         if task.outcome(context.folder) is None:
             context.folder.save(task.key, task.make(evaluator, context))
 
@@ -225,7 +226,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         validation = proof.written(evaluator, found.proven, context)
         context.folder.save(proof.key, validation)
         record, schedule = replace(record, validation=validation), proof.schedule
-        settings = _quickest(record.allowed_drop)
+        settings = _quickest(record.allowed_drop, evaluator.result.spec.target)
         in_int8 = schedule.removes_channels and makes_files(evaluator.result.spec.goal)
         task = DeliverTask(
             run_id=self.run_id,
@@ -238,10 +239,12 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         return record
 
 
-def original_in_int8(run_id: str, allowed_drop: float, promise: Promise | None = None) -> DeliverTask:
-    """Return the task for the file of the original weights in int8 with a tolerated or promised loss."""
+def original_in_int8(
+    run_id: str, allowed_drop: float, promise: Promise | None = None, target: str = USUAL_TARGET
+) -> DeliverTask:
+    """Return the task for a target's file of the original weights in int8 with a tolerated or promised loss."""
     most = allowed_drop if promise is None else promise.most
-    return DeliverTask(run_id=run_id, settings=_quickest(most), promise=promise)
+    return DeliverTask(run_id=run_id, settings=_quickest(most, target), promise=promise)
 
 
 def promised_after(candidates: Sequence[Candidate], promise: Promise | None) -> Promised | None:
@@ -251,5 +254,6 @@ def promised_after(candidates: Sequence[Candidate], promise: Promise | None) -> 
     return None if promise is None else Promised(promise=promise, tests=sequence_after(candidates, promise))
 
 
-def _quickest(allowed_drop: float) -> DeploySettings:
-    return DeploySettings(kind="quickest", most_changed=min(allowed_drop, MOST_CHANGED))
+def _quickest(allowed_drop: float, target: str) -> DeploySettings:
+    runtime = TARGETS[target].runtime_name
+    return DeploySettings(kind="quickest", most_changed=min(allowed_drop, MOST_CHANGED), runtime=runtime)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from senseapp.core.errors import NotFound
 from senseapp.core.files import storage_errors
 from senseapp.descriptions import sources
 from senseapp.records.answers import ChangedAnswers, FileAnswers, PictureAnswers
-from senseapp.records.candidate import Candidate, file_name
+from senseapp.records.candidate import Candidate, Delivery, file_name
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
@@ -139,15 +139,32 @@ class Work(Uploads):
         content = self.candidate_file(run_id, candidate)
         record = self._store.record(self._store.readable(run_id, self._owner))
         name = file_name(record.spec.model, candidate)
-        is_edited = record.spec.model.library == sources.ONNX.name
+        is_edited = record.spec.model.library == sources.ONNX.name and candidate.suffix == ".onnx"
         kit = {} if is_edited else runtime_named(candidate.runtime.name).kit(name)
-        with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
-            archive.write(content, name)
-            for beside, text in kit.items():
-                archive.writestr(beside, text)
-            if candidate.deployment is not None:
-                archive.writestr("README.txt", candidate.deployment.readme(name))
-        return target
+        if candidate.deployment is not None:
+            kit |= {"README.txt": candidate.deployment.readme(name, record.spec.target)}
+        return _zipped(kit, target, files={name: content})
+
+    def pack_recipes(self, run_id: str, candidate: Candidate, target: Path) -> Path:
+        """Write a zip of :meth:`.Runtime.recipes` of a file; return ``target``."""
+        from senseapp.runtimes.base import runtime_named  # torch loads here
+
+        content = self.candidate_file(run_id, candidate).read_bytes()
+        return _zipped(runtime_named(candidate.runtime.name).recipes(content), target)
+
+    def missing(self, run_id: str) -> tuple[str, ...]:
+        """Return why files of a run could not be made, where a piece of work made none."""
+        found = (each.notes for each in self._folder(run_id).records(Delivery) if not each.candidates)
+        return tuple(dict.fromkeys(note for notes in found for note in notes))
+
+
+def _zipped(texts: Mapping[str, str], target: Path, files: Mapping[str, Path] | None = None) -> Path:
+    with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in (files or {}).items():
+            archive.write(path, name)
+        for name, text in texts.items():
+            archive.writestr(name, text)
+    return target
 
 
 class Scheduling(Access):

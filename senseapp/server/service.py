@@ -14,7 +14,9 @@ from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import NotFound, QueueFull
 from senseapp.core.files import MB, storage_errors
 from senseapp.core.files import home as default_home
+from senseapp.descriptions.targets import TARGETS
 from senseapp.records.answers import ChangedAnswers
+from senseapp.records.goal import makes_files
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
@@ -151,7 +153,8 @@ class Service(Access):
         """Queue a run and return its id; the model is loaded by the worker, never here.
 
         Raises:
-            InvalidInput: a file is outside the allowed folders, or the title is too long.
+            InvalidInput: a file is outside the allowed folders, the title is too long, or the runtime of its files is
+                not installed.
             QueueFull: too many runs wait.
             QuotaExceeded: this user's runs or all users' take too much disk space.
             RateLimited: this user starts too many in a minute.
@@ -159,6 +162,8 @@ class Service(Access):
         self._backend.rate_limiter.count(self.owner, "runs")
         self.require_owner()
         check_paths(spec, self._backend.readable_folders(self.owner))
+        if makes_files(spec.goal):
+            TARGETS[spec.target].check_installed()
         self._backend.tidy()
         check_run_room(self.disk_use())
         record = self._store.create(spec, owner=self.owner, title=title)

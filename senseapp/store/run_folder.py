@@ -149,7 +149,7 @@ class RunFolder:
         held = self.spec() if self._head_file.is_file() or self.finished else None
         if held is None:
             replace_file(self._spec_file, dumps(spec))
-        elif replace(held, goal=spec.goal) != spec:
+        elif replace(held, goal=spec.goal, target=spec.target) != spec:
             state = "a finished" if self.finished else "an unfinished"
             raise RunMismatch(
                 f"{self.path} holds {state} run with other settings ({_differences(held, spec)}). "

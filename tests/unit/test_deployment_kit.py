@@ -17,7 +17,7 @@ from torch import nn
 from senseapp.networks.loaded import Preprocessing
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.base import runtime_named
-from senseapp.runtimes.onnxruntime.predict import predict, prepare
+from senseapp.runtimes.predict import predict, prepare
 from tests.cases import first_of
 from tests.pictures import timm_crop
 

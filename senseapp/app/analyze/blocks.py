@@ -1,6 +1,6 @@
 """The blocks of the Analyze page, which fold to one line, and their settings in its address.
 
-The address holds the goal and each field of a RunSpec that does not follow from it, by its path. An uploaded
+The address holds goal, target and each field of a RunSpec that does not follow from the goal, by its path. An uploaded
 file is named by its folder, which cannot be guessed, and is looked up among the uploads of the visitor.
 """
 
@@ -156,7 +156,7 @@ def compression_line(sensitivity: SensitivitySpec | None) -> str:
 
 
 SCOPE = "analyze"
-_PARTS = ("model.", "data.", "sensitivity.", "goal")
+_PARTS = ("model.", "data.", "sensitivity.", "goal", "target")
 _FILES = ("model.checkpoint", "data.path")
 _UPLOAD = "upload:"
 _LONGEST = 6000  # characters: proxies usually take request lines of 8 KB, of which the rest of the address is a part

@@ -16,6 +16,7 @@ from senseapp.app.common.state import filled, kept, session
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
 from senseapp.descriptions import CompressionConfig, CompressionDescription, options_of
+from senseapp.descriptions.targets import TARGETS, USUAL_TARGET
 from senseapp.records.goal import GOAL_LINES, GOALS, makes_files, with_chosen
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import Goal, Mode, SensitivitySpec
@@ -105,9 +106,24 @@ def choose_goal(draft: Goal) -> Goal:
         on_change=_follow_goal,
         label_visibility="collapsed",
         help="Chooses what is done to the layers, what is made and what Results shows first.",
+        width="content",
         **filled(_GOAL_KEY, draft),
     )
     return chosen if chosen in goals else goals[0]
+
+
+def choose_target(draft: str, goal: Goal) -> str:
+    """Show where the files of a ``goal`` will run; the usual target for goals without files."""
+    if not makes_files(goal):
+        return USUAL_TARGET
+    return choose_one(
+        "Where will it run?",
+        {name: each.label for name, each in TARGETS.items()},
+        draft,
+        key="analyze.target",
+        help_text="Decides the type of the file, and the runtime in which it is measured on this computer.",
+        width=216,
+    )
 
 
 def _follow_goal() -> None:

@@ -103,7 +103,7 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
     except SenseError as error:
         show_notes([error])
         return
-    primary_label = f"Get the file that runs ({candidate.runtime.file_title})"
+    primary_label = f"Get the file that runs ({candidate.runtime.file_title.removesuffix(' file')})"
     label = primary_label if primary and candidate.runs else f"Get the {candidate.title}"
     offer_file(
         f"{label}, {fmt.bytes_size(candidate.figures.file_bytes)}",
@@ -132,6 +132,18 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate 
                 key=f"recommendation.kit.{run_id}",
                 icon=":material/folder_zip:",
                 help="The recommended file, how a picture is prepared, and how it is run.",
+            )
+        mixed = [each for each in candidates if each.form == "mixed" and each.runtime.is_installed]
+        if mixed and mixed[0].runtime.converters:
+            offer_file(
+                "Recipe for your converter (zip)",
+                lambda: owned.work.pack_recipes(run_id, mixed[0], new_file()),
+                f"{_name(run_id, mixed[0]).removesuffix(mixed[0].suffix)}-recipe.zip",
+                is_temporary=True,
+                key=f"recommendation.recipe.{run_id}",
+                icon=":material/receipt_long:",
+                help=f"Which parts stay in full precision in “{mixed[0].made_of}”, as settings of "
+                f"{mixed[0].runtime.converters}.",
             )
         for place, each in enumerate(candidates):
             if chosen is None or each.file != chosen.file:

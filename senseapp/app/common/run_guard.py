@@ -221,10 +221,11 @@ class Asked:
     goal: Goal
     tolerance: float
     promise: Promise | None
+    target: str
 
     def decide(self, candidates: Sequence[Candidate]) -> Decision:
         """Return the decision among the ``candidates`` of the run."""
-        return decision(candidates, self.goal, self.tolerance, self.promise)
+        return decision(candidates, self.goal, self.tolerance, self.promise, self.target)
 
 
 def asked_of(record: RunRecord, metric: str) -> Asked:
@@ -236,6 +237,7 @@ def asked_of(record: RunRecord, metric: str) -> Asked:
         goal=setting(run_id, "for", one_of(GOALS), record.spec.goal),
         tolerance=tolerance,
         promise=Promise(most=tolerance) if promised else None,
+        target=record.spec.target,
     )
 
 

@@ -15,7 +15,7 @@ from senseapp.app.common import backend, run_guard
 from senseapp.app.common.download import file_button, offer_file, other_files
 from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figure
-from senseapp.app.common.notices import errors_here
+from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.tables import changed_answers
 from senseapp.app.results.layers import READING, bars_figure
 from senseapp.app.results.try_picture import try_picture
@@ -107,6 +107,8 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
             st.markdown(md("**{}**: {}.", answer.headline, answer.choice.made_of))
         elif candidates:
             st.markdown(md("**{}**: {}", answer.headline, answer.reason))
+        else:
+            show_notes(backend.service().work.missing(record.run_id))
         return answer
     if warning := baseline_warning(result):
         st.warning(warning, icon=":material/warning:")
@@ -114,6 +116,8 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
     if answer.evidence:
         st.caption(answer.evidence, help=INTERVAL_OR_BOUND)
     st.markdown(answer.reason)
+    if answer.choice is None or not answer.choice.runs:
+        show_notes(backend.service().work.missing(record.run_id))
     return answer
 
 
@@ -161,9 +165,8 @@ def _without_files(record: RunRecord, result: RunResult) -> None:
     task = RecommendationTask(run_id=run_id)
     show_answer(record, (), result)
     if backend.service().work.outcome(task) is None and _can_search(record):
-        if not run_guard.watched(
-            original_in_int8(run_id, METRICS[result.judged_by].tolerable), cancel="recommendation.first"
-        ):
+        first = original_in_int8(run_id, METRICS[result.judged_by].tolerable, target=record.spec.target)
+        if not run_guard.watched(first, cancel="recommendation.first"):
             _on_its_way(task, "Find the smallest good model", kind="primary")
 
         def show_first_file() -> None:
@@ -203,7 +206,7 @@ def _timed(candidate: Candidate) -> str:
     settings, machine = candidate.deployment.settings, candidate.deployment.machine
     where = machine if expert() else f"the processor {re.split(' without | with |,', machine)[0]}"
     return (
-        f"Times of {candidate.runtime.file_title} files: {fmt.plural(settings.batch, 'image')} a call on "
+        f"Times of {candidate.runtime.file_words}s: {fmt.plural(settings.batch, 'image')} a call on "
         f"{fmt.plural(settings.threads, 'thread')} of {where}, in turns with the original."
     )
 

@@ -24,6 +24,7 @@ from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.markdown import code, md
 from senseapp.descriptions import Effect
 from senseapp.descriptions.runtimes import runtime_words
+from senseapp.descriptions.targets import TARGETS, target_of_file
 from senseapp.formats.base import ExportFormat, levels_by_layer
 from senseapp.formats.registry import FORMATS
 from senseapp.records.candidate import Delivery
@@ -95,7 +96,7 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                 icon="rocket_launch",
                 text=""
                 if made
-                else f"The tested weights become one {runtime.file_title} file, {runs}. It runs here "
+                else f"The tested weights become one {runtime.file_words}, {runs}. It runs here "
                 "beside the original: what it answers, how long it takes, how large it is. If the tested weights lose "
                 "more than is tolerated, adapted ones are tried too.",
             )
@@ -182,10 +183,14 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
         against = "" if worth else f"Not worth taking: {STANDINGS[standing]}."
         if standing == "other images":
             against = "Not compared: the recommended file was measured on other images."
+        elif standing == "other target":
+            against = f"Not compared: the files of this run are for another target, {TARGETS[asked.target].label}."
         against = refused or against
         st.markdown(md("**{}**: {}", each.made_of, each.headline))
         if each.bound_text:
             st.caption(md(":material/verified: {}", each.bound_text), help=INTERVAL_OR_BOUND)
+        if measured := target_of_file(each.runtime.name, asked.target).measured:
+            st.caption(md(":material/devices: {}", measured))
         if against:
             st.warning(against, icon=":material/warning:")
         if each in good:

@@ -28,6 +28,7 @@ from senseapp.core.errors import NotFound
 from senseapp.core.markdown import code, md
 from senseapp.core.texts import distinct, printable
 from senseapp.descriptions.runtimes import RUNTIMES, installed_runtimes, runtime_words, usual_runtime
+from senseapp.descriptions.targets import TARGETS
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
@@ -130,14 +131,17 @@ class ScheduleSettings:
 def choose_runtime(run_id: str, *, setting: str = "runtime") -> str:
     """Show a choice of the installed runtimes; return the name of the chosen or only one.
 
-    ``setting`` names the choice in the address. Of others it says how they are added.
+    The usual one is that of the run's target. ``setting`` names the choice in the address. Of runtimes that are not
+    installed it says how they are added.
     """
-    installed, chosen = [each.name for each in installed_runtimes()], usual_runtime()
+    installed = [each.name for each in installed_runtimes()]
+    wanted = TARGETS[backend.service().run(run_id).spec.target].runtime_name
+    usual = chosen = wanted if wanted in installed else usual_runtime()
     if len(installed) > 1:
         chosen = choose(
             "Runtime",
             {name: RUNTIMES[name].label for name in installed},
-            usual_runtime(),
+            usual,
             run_id,
             setting,
             help="The program that the file is written for, and measured in. Times in the others are measured beside "

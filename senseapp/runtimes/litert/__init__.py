@@ -18,4 +18,5 @@ LITERT = RuntimeDescription(
     loading="from ai_edge_litert.interpreter import Interpreter; "
     'network = Interpreter("{name}").get_signature_runner(); (name,) = network.get_input_details()',
     running="scores = network(**{name: images[:1]})  # one image a call",
+    converters="litert-quantizer",
 )

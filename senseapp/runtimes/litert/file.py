@@ -20,7 +20,7 @@ PRODUCTS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSP
 _MOVING = frozenset({"RESHAPE", "TRANSPOSE", "PAD", "PADV2", "RELU", "RELU6", "MAX_POOL_2D", "SLICE", "STRIDED_SLICE",
                      "SPLIT", "PACK", "UNPACK", "GATHER", "BROADCAST_TO", "SPACE_TO_DEPTH"})  # fmt: skip
 """Kinds that keep the values, or most of them: they compute as what they read."""
-_BORDERS = frozenset({"QUANTIZE", "DEQUANTIZE"})
+BORDERS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 _IDENTIFIER = b"TFL3"  # at byte 4 of each file
 _KINDS = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
 _INTEGERS = (schema.TensorType.INT8, schema.TensorType.INT16, schema.TensorType.UINT8)
@@ -114,7 +114,7 @@ def computing(content: bytes) -> list[str]:
     return [
         each.name
         for each in operators(content)
-        if each.in_integers and each.kind not in _MOVING and each.kind not in _BORDERS
+        if each.in_integers and each.kind not in _MOVING and each.kind not in BORDERS
     ]
 
 

@@ -23,11 +23,12 @@ from senseapp.networks.onnx.metadata import CLASSES, told_of
 from senseapp.records.deployment import ExecutedNode, LayerTime, LayerTimes
 from senseapp.runtimes.base import Exporter, Runtime
 from senseapp.runtimes.call_times import processor, quick_seconds, usual_input
+from senseapp.runtimes.kit import kit_of
 from senseapp.runtimes.litert import LITERT
 from senseapp.runtimes.litert.file import layers_of, operators, parsed, texts, with_texts
 from senseapp.runtimes.litert.library import library_call
 from senseapp.runtimes.litert.model import LiteRtFile, LiteRtModel
-from senseapp.runtimes.litert.quantizer import LiteRtQuantizer
+from senseapp.runtimes.litert.quantizer import LiteRtQuantizer, recipes_of
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 _CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
@@ -108,6 +109,14 @@ class LiteRt(Runtime):
             for each in operators(content)
             if each.kind not in _CONVERSIONS
         )
+
+    def kit(self, name: str) -> dict[str, str]:
+        """Return a script and a notebook that run a file of :meth:`described`."""
+        return kit_of(name, self.description.name, "ai-edge-litert")
+
+    def recipes(self, content: bytes) -> dict[str, str]:
+        """Return the recipe of LiteRT's quantizer."""
+        return recipes_of(content)
 
     # ---- int8
 

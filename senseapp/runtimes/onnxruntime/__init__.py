@@ -11,6 +11,7 @@ ONNXRUNTIME = RuntimeDescription(
     suffix=".onnx",
     operations="senseapp.runtimes.onnxruntime.operations:OPERATIONS",
     has_int8=True,
+    converters="onnxruntime, NNCF and Qualcomm's NPU",
     opened_by="onnxruntime and other ONNX runtimes",
     runs_on="on phones, servers and in browsers",
     loading='import onnxruntime; session = onnxruntime.InferenceSession("{name}")',

@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,12 @@ from senseapp.records.deployment import ExecutedNode, LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import Kernel, processor, saturates
 from senseapp.runtimes.foreign import ForeignFile, OpenFile
+from senseapp.runtimes.kit import kit_of
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.executed import executed_nodes
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
+from senseapp.runtimes.onnxruntime.recipes import recipes_of
 from senseapp.runtimes.onnxruntime.rounding.saturation import on_other_processors
 from senseapp.runtimes.onnxruntime.runtime import OnnxSession, RuntimeModel, kernels
 from senseapp.runtimes.onnxruntime.timing import by_operator, by_product, layer_times, numbered, products_of, shapes_of
@@ -124,8 +125,11 @@ class OnnxRuntime(Runtime):
 
     def kit(self, name: str) -> dict[str, str]:
         """Return a script and a notebook that run a file of :meth:`described`."""
-        script = resources.files("senseapp.runtimes.onnxruntime").joinpath("predict.py").read_text("utf-8")
-        return {"predict.py": script, "predict.ipynb": json.dumps(_notebook(name, self.description.name), indent=1)}
+        return kit_of(name, self.description.name, self.description.name)
+
+    def recipes(self, content: bytes) -> dict[str, str]:
+        """Return the nodes in float of a QDQ file for onnxruntime's quantizer, NNCF and Qualcomm's NPU."""
+        return recipes_of(content)
 
     def with_quantized_weights(
         self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
@@ -249,17 +253,6 @@ class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has n
         """Return the next batch by the name of the input; None after the last."""
         batch = next(self._left, None)
         return None if batch is None else {self._name: batch.cpu().contiguous().numpy()}
-
-
-def _notebook(name: str, runtime: str) -> dict[str, Any]:
-    call = f'predict("{name}", "picture.jpg", "{runtime}")  # path of a picture of yours'
-    about = f"# {name}\n\nRuns the network on a picture. Put this beside `{name}` and `predict.py`."
-    code = {"install": f"%pip install --quiet {runtime} numpy pillow",
-            "predict": f"from predict import predict\n\n{call}"}  # fmt: skip
-    cells: list[dict[str, Any]] = [{"id": "about", "cell_type": "markdown", "metadata": {}, "source": about}]
-    shared: dict[str, Any] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
-    cells += [{"id": each, "source": source, **shared} for each, source in code.items()]
-    return {"cells": cells, "metadata": {"language_info": {"name": "python"}}, "nbformat": 4, "nbformat_minor": 5}
 
 
 class OnnxTemplate(Exporter):

@@ -13,6 +13,7 @@ OPENVINO = RuntimeDescription(
     package="openvino",
     added_by="pip install '.[openvino]'",
     has_int8=True,
+    converters="onnxruntime, NNCF and Qualcomm's NPU",
     opened_by="OpenVINO, onnxruntime and other ONNX runtimes",
     runs_on="on processors of PCs and servers",
     loading='import openvino; core = openvino.Core(); network = core.read_model("{name}"); '

@@ -28,6 +28,7 @@ STANDINGS: dict[Standing, str] = {
     "not faster": "not clearly faster",
     "loses too much": "loses more than is tolerated",
     "other images": "measured on other images: not compared",
+    "other target": "for another target: not compared",
 }
 """What a decision says of a file."""
 JUDGED_FOR: dict[Goal, str] = {

@@ -60,7 +60,7 @@ def build_report(contents: ReportContents) -> str:
     All texts of people (titles, layer names, class names, notes) are escaped, and no script runs.
     """
     result = contents.result
-    decided = contents.decided or usual_decision(contents.candidates, result.spec.goal)
+    decided = contents.decided or usual_decision(contents.candidates, result.spec.goal, result.spec.target)
     views: dict[str, Any] = {
         "contents": contents,
         "finding": headline(result),

@@ -8,9 +8,10 @@ import math
 import pytest
 
 from senseapp.cli import analyze
-from senseapp.cli.run_arguments import loss_from, run_folder, run_spec_from
+from senseapp.cli.run_arguments import loss_from, run_folder, run_spec_from, runtime_name
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidSpec
+from senseapp.descriptions.runtimes import RuntimeDescription
 
 QUANTIZED_INPUT = QuantizationConfig(activations=True, observer="minmax")
 
@@ -76,3 +77,17 @@ def test_the_goal_chooses_what_is_not_given(given, goal, compression, levels, me
         levels,
         metric,
     )
+
+
+def test_the_target_chooses_the_runtime_unless_one_is_named(capsys, monkeypatch):
+    parser = argparse.ArgumentParser()
+    analyze.add_arguments(parser)
+    base = ["--model", "demo", "--data", "demo", "--out", "runs", "--target"]
+    spec = run_spec_from(argparse.Namespace(**(vars(parser.parse_args([*base, "intel"])) | {"model": "demo"})))
+    assert spec.target == "intel"
+    assert runtime_name(argparse.Namespace(runtime=None), spec) == "openvino"
+    assert runtime_name(argparse.Namespace(runtime="onnxruntime"), spec) == "onnxruntime"
+    monkeypatch.setattr(RuntimeDescription, "is_installed", False)
+    with pytest.raises(SystemExit):
+        parser.parse_args([*base, "phone"])
+    assert "LiteRT is not installed here. To add it: pip install" in capsys.readouterr().err

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from senseapp.core.errors import InvalidSpec
@@ -152,6 +157,41 @@ def test_the_recipe_makes_the_same_file_in_the_library(runtime, images, content)
     key, name = signature.signatureKey.decode(), signature.inputs[0].name.decode()
     ranges = library.calibrate({key: [{name: each[None].numpy()} for each in images]})
     assert bytes(library.quantize(ranges).quantized_model) == quantizer.write(but=[node])
+
+
+def test_the_recipe_of_a_file_makes_it_again_in_the_library(runtime, images, content, tmp_path):
+    from litert_quantizer.quantizer import Quantizer
+
+    quantizer = runtime.quantizer(content, [images])
+    nodes = quantizer.nodes(quantizer.write())
+    mixed = quantizer.write(but=nodes[:1], weights_only=nodes[1:2])
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(runtime.recipes(mixed)["litert_quantizer.json"])
+    library = Quantizer(bytearray(content), str(recipe))
+    (signature,) = parsed(content).signatureDefs
+    key, name = signature.signatureKey.decode(), signature.inputs[0].name.decode()
+    ranges = library.calibrate({key: [{name: each[None].numpy()} for each in images]})
+    assert bytes(library.quantize(ranges).quantized_model) == mixed
+    assert (key, name) == ("serving_default", "args_0")  # as the recipe's text says
+
+
+def test_the_kit_runs_a_file_on_a_picture_without_senseapp(runtime, images, content, tmp_path):
+    preparation = Preprocessing(input_shape=(3, 16, 16), mean=(0.5,) * 3, std=(0.25,) * 3, crop_pct=1.0)
+    rounded = runtime.quantizer(content, [images]).write()
+    named = runtime.described(rounded, preprocessing=preparation, class_names=list("abcde"))
+    (tmp_path / "net.tflite").write_bytes(named)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8))
+    picture.save(tmp_path / "picture.png")
+    kit = runtime.kit("net.tflite")
+    for file, text in kit.items():
+        (tmp_path / file).write_text(text)
+    assert "install --quiet ai-edge-litert " in json.loads(kit["predict.ipynb"])["cells"][1]["source"]
+    command = [sys.executable, "-I", "predict.py", "net.tflite", "picture.png"]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120).stdout
+    pixels = torch.from_numpy((np.asarray(picture, dtype=np.float32) / 255 - 0.5) / 0.25).permute(2, 0, 1)
+    shares = answers(runtime, named, pixels[None]).softmax(1)[0]
+    best = int(shares.argmax())
+    assert printed.splitlines()[0].split() == [f"{100 * float(shares[best]):.1f}", "%", "abcde"[best]]
 
 
 def test_a_file_holds_what_a_program_needs(runtime, images, content):

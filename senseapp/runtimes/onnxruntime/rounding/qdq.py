@@ -40,19 +40,19 @@ WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Products, with a weight as second input."""
 FUSED = ("Clip", "Relu")
 """What is computed with the node before it."""
-_SAME_RANGE = frozenset(
+SAME_RANGE = frozenset(
     {
         *("AveragePool", "Flatten", "Gather", "GatherElements", "MaxPool", "Reshape", "Resize", "Slice", "Split"),
         *("Squeeze", "TopK", "Transpose", "Unsqueeze"),
     }
 )
 """Operators that round their output as their input is."""
-_IF_ROUNDED = (_SAME_RANGE - {"Split"}) | {"Where", *FUSED}
+_IF_ROUNDED = (SAME_RANGE - {"Split"}) | {"Where", *FUSED}
 """Operators that stay in float where what they read is not rounded."""
 _WITH_CONSTANTS = frozenset({"Add", "Mul", "Concat", "Pad", "MatMul"})
 """Operators whose constants are rounded as activations are."""
 QUANTIZED = frozenset(
-    {*_SAME_RANGE, *_WITH_CONSTANTS, *WEIGHTED, *FUSED}
+    {*SAME_RANGE, *_WITH_CONSTANTS, *WEIGHTED, *FUSED}
     | {"ArgMax", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax", "Where"}
 )
 """Kinds of nodes that can be in int8."""
@@ -227,7 +227,7 @@ class QdqFiles:
 
     def _keeps_range(self, node: NodeProto) -> bool:
         if node.op_type != "Pad":
-            return node.op_type in _SAME_RANGE
+            return node.op_type in SAME_RANGE
         value = self._graph.array(node.input[2]) if len(node.input) > 2 and node.input[2] else np.zeros(())
         return attributes_of(node).get("mode", b"constant") != b"constant" or (value is not None and not value.any())
 

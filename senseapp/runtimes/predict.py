@@ -1,6 +1,7 @@
-"""Run an ONNX file that senseapp wrote on a picture: ``python predict.py model.onnx picture.jpg [openvino]``.
+"""Run a file that senseapp wrote on a picture: ``python predict.py model.onnx picture.jpg [openvino]``.
 
-Needs onnxruntime or openvino, numpy and pillow, and nothing of senseapp: preprocessing and class names are in the file.
+Needs onnxruntime or openvino, or ai-edge-litert for a ``.tflite`` file, numpy and pillow, and nothing of senseapp:
+preprocessing and class names are in the file.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +53,20 @@ def in_openvino(model: str) -> tuple[dict[str, str], Run]:
     return {key: network.get_rt_info(at).astype(str) for key, at in stored.items() if network.has_rt_info(at)}, run
 
 
-RUNTIMES = {"onnxruntime": in_onnxruntime, "openvino": in_openvino}
+def in_litert(model: str) -> tuple[dict[str, str], Run]:
+    """Return the same of LiteRT, whose files take one picture a call."""
+    from ai_edge_litert import schema_py_generated as schema
+    from ai_edge_litert.interpreter import Interpreter
+
+    held = schema.ModelT.InitFromPackedBuf(Path(model).read_bytes(), 0)
+    texts = {each.name.decode(): held.buffers[each.buffer].data for each in held.metadata or ()}
+    network = Interpreter(model).get_signature_runner()
+    (name,) = network.get_input_details()
+    metadata = {key: bytes(text).decode() for key, text in texts.items() if key in _KEYS and text is not None}
+    return metadata, lambda images: list(network(**{name: images}).items())
+
+
+RUNTIMES = {"onnxruntime": in_onnxruntime, "openvino": in_openvino, "litert": in_litert}
 
 
 def prepare(picture: Image.Image, preparation: dict[str, Any]) -> NDArray[np.float32]:
@@ -83,9 +98,9 @@ def prepare(picture: Image.Image, preparation: dict[str, Any]) -> NDArray[np.flo
     return np.ascontiguousarray(normalised.transpose(2, 0, 1)[None], dtype=np.float32)
 
 
-def predict(model: str, picture: str, runtime: str = "onnxruntime") -> list[tuple[str, float]]:
+def predict(model: str, picture: str, runtime: str = "") -> list[tuple[str, float]]:
     """Return the best classes of a picture file with their probabilities, the likeliest first."""
-    metadata, run = RUNTIMES[runtime](model)
+    metadata, run = RUNTIMES[runtime or ("litert" if model.endswith(".tflite") else "onnxruntime")](model)
     classes = json.loads(metadata.get(_KEYS[1], "[]"))
     with Image.open(picture) as opened:
         # How a picture becomes an input: input_shape, mean, std, crop_pct, interpolation, channel_order, fit.
@@ -112,6 +127,6 @@ def printable(name: str) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (3, 4) or sys.argv[3:] not in ([], *([each] for each in RUNTIMES)):
-        sys.exit("usage: python predict.py model.onnx picture.jpg [onnxruntime|openvino]")
+        sys.exit(f"usage: python predict.py model.onnx picture.jpg [{'|'.join(RUNTIMES)}]")
     for name, share in predict(*sys.argv[1:]):
         sys.stdout.write(f"{100 * share:5.1f} %  {printable(name)}\n")
