@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import NotFound, ReadingStopped, SenseError
 from senseapp.core.files import DAY_SECONDS, remove_temporaries, replace_file, storage_errors
-from senseapp.records.check import CheckReport, CheckSpec
+from senseapp.records.check import CheckReport, CheckSpec, file_name
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.access import Access
@@ -63,6 +63,15 @@ class CheckTask:
         """Limit of memory beyond the engine: that of the larger network, and of all files."""
         models = self.spec.reference, self.spec.candidate
         return max(model_limits(each, *{*self._files} - {each.checkpoint})[1] for each in models)
+
+    @property
+    def if_lost(self) -> str:
+        """Nothing is kept, and trying again does not help: a file ends its runtime."""
+        names = " or ".join(dict.fromkeys(file_name(each) for each in (self.spec.reference, self.spec.candidate)))
+        return (
+            f"{names} ended the process that ran it: it is damaged, its runtime fails on it, or memory ran out. "
+            "Write the file again with the program that made it, or choose another."
+        )
 
     @property
     def _files(self) -> tuple[str, str, str]:
