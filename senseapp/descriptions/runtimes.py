@@ -26,6 +26,7 @@ class RuntimeDescription:
         runs_on: where its files run, for a sentence: ``on phones, servers and in browsers``.
         loading: Python that opens the file ``{name}``.
         running: Python that runs it on ``images``.
+        on_device: commands that time the file ``{name}`` on the device that it is for, and write a report.
         warm_up: modules that take long to load, for a process that has nothing else to do.
     """
 
@@ -41,6 +42,7 @@ class RuntimeDescription:
     runs_on: str = ""
     loading: str = ""
     running: str = ""
+    on_device: str = ""
     warm_up: tuple[str, ...] = field(default=())
 
     @property

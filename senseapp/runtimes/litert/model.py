@@ -42,15 +42,16 @@ def interpreter_of(content: bytes, threads: int | None) -> Any:
         parsed(content)  # the interpreter ends the process on what is no file
         found = Interpreter(model_content=content, num_threads=threads or torch.get_num_threads())
         found.allocate_tensors()
+        inputs = [tuple(map(int, each["shape"])) for each in found.get_input_details()]
+        outputs = len(found.get_output_details())
     except (RuntimeError, ValueError, MemoryError) as error:
         if isinstance(error, InvalidSpec):
             raise
         raise _refusal("open", error) from error
-    inputs = [tuple(map(int, each["shape"])) for each in found.get_input_details()]
-    if [len(shape) for shape in inputs] != [4] or not found.get_output_details():
+    if [len(shape) for shape in inputs] != [4] or not outputs:
         raise UnsupportedModel(
             f"The file takes {', '.join(map(str, inputs)) or 'nothing'} and has "
-            f"{plural(len(found.get_output_details()), 'output')}; one batch of images (N, H, W, C) and at least one "
+            f"{plural(outputs, 'output')}; one batch of images (N, H, W, C) and at least one "
             "output are wanted. Convert the part of the network that takes images."
         )
     return found
