@@ -102,10 +102,12 @@ class OpenFile(ABC):
     Attributes:
         title: what such files are called.
         facts: what it declares.
+        about: a sentence on how it runs, if there is one to say.
     """
 
     title: str
     facts: FileFacts
+    about: str = ""
     _chosen: tuple[str, ...]
     _nesting: str | None
 

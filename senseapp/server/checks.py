@@ -32,6 +32,8 @@ JOB = "check:"
 """Begins the id of the job of each check; ids of runs have no colon."""
 MOST_SECONDS = 1800.0
 """Longest time of a check on a server: a file may keep a library busy for ever."""
+COMPILED = "compiled.onnx"
+"""File for the simulated processor of a check, in its folder."""
 _SPEC, _REPORT = "spec.json", "report.json"
 _NO_REPORT = "There is no report: senseapp stopped before this check was finished, or it failed. Check the files again."
 _CANCELLED = "This check was cancelled."
@@ -87,7 +89,11 @@ class CheckTask:
         from senseapp.prove.check.check import check_files  # torch loads here, not when the app starts
 
         report = check_files(
-            self.spec, data_roots=context.data_roots, own_disk=self.own_disk, progress=context.observer.phase
+            self.spec,
+            data_roots=context.data_roots,
+            own_disk=self.own_disk,
+            context=context.folder.path / COMPILED if self.own_disk and self.spec.processor else None,
+            progress=context.observer.phase,
         )
         replace_file(context.folder.path / _REPORT, dumps(report))
         return report
