@@ -154,6 +154,7 @@ _COMMANDS = {
     "uploaded_int8": "python -m benchmarks.uploaded_int8 characters FILE",
     "devices_float": "python -m benchmarks.devices float",
     "devices_int8": "python -m benchmarks.devices int8",
+    "devices_qnn": "python -m benchmarks.devices qnn",
 }
 """That make those tables again of which the name of the module is not that of the table."""
 _SCAN = ("50 %", "70 %", "90 %", "4 bits", "3 bits", "2 bits")
@@ -284,6 +285,14 @@ SECTIONS: dict[str, tuple[Line, ...]] = {
             "Lite0",
             cell("ours: kl"),
             ".140: litert-quantizer's static recipe",
+        ),
+        Line(
+            "qnn",
+            "answers as onnxruntime unoptimised on the simulator of Qualcomm's HTP, MobileNetV3 on 7 digits",
+            "devices_qnn",
+            "digits, MobileNetV3",
+            cell("HTP as unoptimised"),
+            ".97, on three networks; on a busy machine two were run, on 12 images",
         ),
     ),
     "Promises": (
