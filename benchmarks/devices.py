@@ -1,11 +1,14 @@
 """Files for devices: are they written, do they answer as torch does, and what does int8 lose beside the tool's recipe?
 
-    python -m benchmarks.devices float|int8|integers|processors [NAME ...]
+    python -m benchmarks.devices float|int8|integers|processors|qnn [NAME ...]
 
 ``float``: networks of twenty families with random weights, as torch modules and as uploaded ONNX files of them, each
 written for LiteRT and run there. ``int8``: networks with real weights through ``analyze`` and ``deploy``, on held-out
 images, beside the static recipe of LiteRT's quantizer. Both need the extra ``litert``. ``integers`` and ``processors``
 (:mod:`benchmarks.integers`): what is computed in integers, by runtime, and answers of processors without VNNI.
+
+``qnn``: int8 files (QDQ) of three networks on the simulator of Qualcomm's HTP, beside onnxruntime that computes them in
+float between roundings, and beside its integer kernels here. Needs the extra ``qnn``.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,11 +32,13 @@ from benchmarks.networks import trained
 from benchmarks.results import keep
 from senseapp.cli.main import main as senseapp
 from senseapp.core.errors import SenseError
+from senseapp.data.load import images_for, load_demo_images
 from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.networks.sources.load import load_model
 from senseapp.reconstruct.write import onnx_copy
-from senseapp.records.spec import ModelSpec
+from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.runtimes.base import runtime_named
+from senseapp.runtimes.foreign import ForeignFile
 from tests.architectures import ARCHITECTURES, QUICK_ARCHITECTURES
 
 _NEAR = 1e-3  # relative difference, beyond which a file counts as wrong
@@ -129,6 +135,42 @@ def int8_row(name: str) -> None:
     keep("devices_int8", row)
 
 
+def qnn_row(name: str, seconds: float) -> None:
+    """Run one file in int8 on the simulator, on as many images as ``seconds`` allow, and compare with onnxruntime."""
+    from senseapp.runtimes.qnn.simulator import SimulatedFile
+
+    module, images = _with_images(name)
+    runtime = runtime_named("onnxruntime")
+    network = runtime.exporter(module, images[:2]).write(module)
+    content = runtime.quantizer(network, [images[:64]]).write()
+    began = time.perf_counter()
+    simulated = SimulatedFile(content)
+    row: dict[str, object] = {"network": name, "compile s": f"{time.perf_counter() - began:.0f}"}
+    files = {"HTP": simulated, "unoptimised": ForeignFile(content, fused=False), "here": ForeignFile(content)}
+    answers: dict[str, list[Tensor]] = {each: [] for each in files}
+    began = time.perf_counter()
+    for image in images[64:]:
+        for each, file in files.items():
+            answers[each].append(_flat(file.run(image[None])))
+        if time.perf_counter() - began > seconds:
+            break
+    found = {each: torch.cat(rows) for each, rows in answers.items()}
+    row |= {"images": len(found["HTP"]), "s an image": f"{(time.perf_counter() - began) / len(found['HTP']):.2f}"}
+    for one, other in (("HTP", "unoptimised"), ("HTP", "here"), ("here", "unoptimised")):
+        same = (found[one].argmax(1) == found[other].argmax(1)).double().mean()
+        noise = (found[one] - found[other]).norm() / found[other].norm()
+        row[f"{one} as {other}"] = f"{float(same):.3f}, {-20 * math.log10(float(noise) + 1e-9):.1f} dB"
+    keep("devices_qnn", row | {"operators": simulated.about})
+
+
+def _with_images(name: str) -> tuple[nn.Module, Tensor]:
+    if name in TRAINED:
+        images = load_demo_images()
+        return trained(TRAINED[name]), images.batch(0, len(images))
+    model = load_model(ModelSpec(library="demo", name="efficientnet_lite0"))
+    return model.module, images_for(model, DataSpec(kind="photographs"), num_samples=192).batch(0, 192)
+
+
 def _asked(arguments: list[str]) -> str:
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -141,13 +183,17 @@ def _asked(arguments: list[str]) -> str:
 def main() -> None:
     """Measure the networks that are named, or all of a part."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("part", choices=("float", "int8", "integers", "processors"))
+    parser.add_argument("part", choices=("float", "int8", "integers", "processors", "qnn"))
+    parser.add_argument("--seconds", type=float, default=300.0, help="of each network on the simulator")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     if asked.part == "float":
         for name, (build, shape) in _float_networks().items():
             if not asked.names or name in asked.names:
                 float_row(name, build, shape)
+    elif asked.part == "qnn":
+        for name in asked.names or ("digits, ResNet-18", "digits, MobileNetV3", "Lite0"):
+            qnn_row(name, asked.seconds)
     elif asked.part == "int8":
         for name in asked.names or (*DEMOS, *TRAINED):
             int8_row(name)

@@ -161,6 +161,7 @@ _COMMANDS = {
     "devices_int8": "python -m benchmarks.devices int8",
     "devices_integers": "python -m benchmarks.devices integers",
     "devices_processors": "python -m benchmarks.devices processors",
+    "devices_qnn": "python -m benchmarks.devices qnn",
 }
 """That make those tables again of which the name of the module is not that of the table."""
 _SCAN = ("50 %", "70 %", "90 %", "4 bits", "3 bits", "2 bits")
@@ -307,6 +308,14 @@ SECTIONS: dict[str, tuple[Line, ...]] = {
             "",
             with_cell("answers of both alike", "1.000"),
             "an emulated Haswell",
+        ),
+        Line(
+            "qnn",
+            "answers as onnxruntime unoptimised on the simulator of Qualcomm's HTP, MobileNetV3 on 7 digits",
+            "devices_qnn",
+            "digits, MobileNetV3",
+            cell("HTP as unoptimised"),
+            ".97, on three networks; on a busy machine two were run, on 12 images",
         ),
     ),
     "Promises": (

@@ -64,7 +64,7 @@ def by_hand() -> Iterator[BadReportFile]:
 def with_time(form: str, text: str, number: str) -> str:
     """Return a report whose time of ``stem.conv`` is ``number``, as it stands there."""
     old, new = _time_in(form), number
-    if form.startswith(("TFLite", "OpenVINO CSV")):
+    if form.startswith(("TFLite", "OpenVINO CSV", "Vela")):
         new = number.strip('"')
     return text.replace(old[0], old[0].replace(old[1], new), 1) if old[0] in text else text
 
@@ -85,6 +85,7 @@ def _time_in(form: str) -> tuple[str, str]:
         "Inspector": ('"p50 (ms)": {"0": 1.5', "1.5"),
         "Inspector records": ('"p50 (ms)": 1.5', "1.5"),
         "Inspector in us": ('"p50 (us)": {"0": 1500.0', "1500.0"),
+        "Vela": ("NPU    750000", "750000"),
     }[form]
 
 

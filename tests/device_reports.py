@@ -250,6 +250,59 @@ def trtexec() -> str:
     )
 
 
+LITERT_NAMES = {
+    "stem.conv": "Net/torch.nn.modules.container.Sequential_stem/torch.nn.modules.conv.Conv2d_conv;1",
+    "blocks.0.dw": "Net/a.Sequential_blocks/a.Block_0/torch.nn.modules.activation.ReLU_act;;Net/a.Sequential_blocks/"
+    "a.Block_0/torch.nn.modules.conv.Conv2d_dw;1",
+    "blocks.0.pw": "Net/a.Sequential_blocks/a.Block_0/torch.nn.modules.conv.Conv2d_pw;1",
+    "head": "Net/torch.nn.modules.linear.Linear_head",
+}
+"""As ``litert-torch`` writes them."""
+
+
+def vela() -> str:
+    """What Vela prints of a network at 500 MHz; it computes the pooling as a product."""
+    operators = {"stem.conv": "Conv2D", "blocks.0.dw": "DepthwiseConv2D", "blocks.0.pw": "Conv2D"}
+    made = [
+        (kind, kind if kind != "Mean" else "DepthwiseConv2D", "NPU", f"{500_000 * spent:.0f}", name)
+        for name, kind, spent in rows(LITERT_NAMES, operators | {"head": "FullyConnected"}, ("net/pool;1", "Mean"))
+    ]
+    made.insert(1, ("Conv2D", "Relu", "NPU", "0", LITERT_NAMES["stem.conv"]))
+    widths = (20, 20, 6, 10, 20)
+
+    def line(cells: tuple[str, ...]) -> str:
+        return " ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
+
+    table = [("Original Operator", "NNG Operator", "Target", "Op Cycles", "Name"), tuple("-" * each for each in widths)]
+    total = 500_000 * (sum(MILLISECONDS.values()) + OTHER)
+    return "\n".join(
+        [
+            "Warning: No memory mode specified.",
+            "Performance for NPU Graph net",
+            *map(line, [*table, *made]),
+            "",
+            "Network summary for net",
+            "Accelerator configuration               Ethos_U55_256",
+            "Accelerator clock                                 500 MHz",
+            "",
+            "NPU operators = 6 (100.0%)",
+            f"Total cycles                          {total:12.0f} cycles/batch",
+            "",
+        ]
+    )
+
+
+VELA_SUMMARY = (
+    "experiment,network,accelerator_configuration,system_config,memory_mode,core_clock,inferences_per_second,"
+    "batch_size,inference_time,nn_macs,cycles_npu,cycles_total\n"
+    "default,net,Ethos_U55_256,Ethos_U55_High_End_Embedded,Shared_Sram,500000000.0,400.0,1,0.0025,496,9,1250000\n"
+)
+"""Some columns of Vela's summary, which has no operations."""
+CALLS = (
+    "INFO: Inference timings in us: Init: 9480, First inference: 3456, Warmup (avg): 2600.5, Inference (avg): 2500\n"
+)
+"""What ``benchmark_model`` prints of whole calls."""
+
 SOUND = {
     "onnxruntime": onnxruntime(),
     "trtexec": trtexec(),
@@ -264,5 +317,6 @@ SOUND = {
     "Inspector": inspector(),
     "Inspector records": inspector(orient="records"),
     "Inspector in us": inspector(unit=" (us)", per_millisecond=1000.0),
+    "Vela": vela(),
 }
 """One sound report of each form, by what it is."""

@@ -39,6 +39,7 @@ TOY = RuntimeDescription(
     runs_on="in tests",
     loading='import toy; network = toy.open("{name}")',
     running="scores = network(images)",
+    on_device="toyprof {name} > report.txt",
 )
 _HEAD = b"TOY "
 _STEPS = 127

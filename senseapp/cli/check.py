@@ -20,7 +20,7 @@ from senseapp.descriptions.runtimes import runtime_of_file
 from senseapp.prove.decision import usual_decision
 from senseapp.records.check import FILES_ARE_OPEN, CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.checks import CheckObserver, CheckTask, read_report
+from senseapp.server.checks import COMPILED, CheckObserver, CheckTask, read_report
 from senseapp.server.process.processes import JobProcess, carry_out_in
 from senseapp.server.settings import whole_number
 from senseapp.server.tasks import TaskContext
@@ -43,6 +43,7 @@ examples:
   python -m senseapp check float.onnx int8.onnx --data val --max-drop 1 --max-time 0.8 --out check.html
   python -m senseapp check a.safetensors b.safetensors --model timm/resnet18 --data val
   python -m senseapp check runs/demo runs/demo/deployed-0123456789abcdef.onnx --data demo --max-drop 2
+  python -m senseapp check float.onnx int8.onnx --data val --max-drop 1 --processor qnn --compiled htp.onnx
 """
 
 _FORMS = {
@@ -76,6 +77,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-time", type=float, metavar="X", help="largest time, as a multiple of the reference's")
     add_timing(limits)
     limits.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw of --samples")
+    limits.add_argument(
+        "--processor",
+        default="",
+        metavar="P",
+        help="also check the answers on a simulated processor: qnn, Qualcomm's HTP (ONNX files in int8; slow, seconds "
+        "an image)",
+    )
+    limits.add_argument(
+        "--processor-seconds",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="that its simulator may take (default: 600); it runs on as many images as fit",
+    )
     parser.set_defaults(network="", runtime=None, num_classes=None, in_chans=None)  # a file is run as it is
     files = parser.add_argument_group("what is written")
     files.add_argument(
@@ -88,6 +103,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ".md a summary for a merge request; may be repeated",
     )
     files.add_argument(
+        "--compiled", type=Path, metavar="FILE.onnx", help="the file as compiled for --processor (its context binary)"
+    )
+    files.add_argument(
         "--format", choices=("text", "json"), default="text", help="of what is printed: sentences, or one JSON line"
     )
 
@@ -96,6 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Check, write the files asked for, print the verdict, and return the exit status."""
     if wrong := [path.name for path in arguments.out if path.suffix not in _FORMS]:
         raise InvalidSpec(f"--out writes {', '.join(_FORMS)}, got {wrong[0]}.")
+    if arguments.compiled is not None and not arguments.processor:
+        raise InvalidSpec("--compiled writes the file of --processor, which is not given.")
     spec = _spec_from(arguments)
     with ExitStack() as stack:
         shown: list[Callable[[str], None]] = []
@@ -107,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
             for show in shown if sentence else ():
                 show(sentence)
 
-        report = _checked(spec, progress)
+        report = _checked(spec, progress, compiled=arguments.compiled)
     for path in arguments.out:
         write_file(path, object_at(_FORMS[path.suffix])(report))
     from senseapp.views.words.check import json_of
@@ -119,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.holds else FAILED
 
 
-def _checked(spec: CheckSpec, progress: Callable[[str], None]) -> CheckReport:
+def _checked(spec: CheckSpec, progress: Callable[[str], None], *, compiled: Path | None = None) -> CheckReport:
     """Check in a process with a limit on memory, which can be ended: a file may come from anybody."""
     task = CheckTask(check_id="", spec=spec, own_disk=True)
     with tempfile.TemporaryDirectory(prefix="senseapp-") as folder:
@@ -130,6 +150,8 @@ def _checked(spec: CheckSpec, progress: Callable[[str], None]) -> CheckReport:
         else:
             task.carry_out(context)
         report = read_report(Path(folder))
+        if compiled is not None and (made := Path(folder) / COMPILED).is_file():
+            write_file(compiled, made.read_bytes())
     assert report is not None
     return report
 
@@ -146,6 +168,8 @@ def _spec_from(arguments: argparse.Namespace) -> CheckSpec:
         seed=arguments.seed,
         threads=arguments.threads,
         batch=arguments.batch_size,
+        processor=arguments.processor,
+        processor_seconds=arguments.processor_seconds,
     )
     if arguments.max_drop is None:
         return spec

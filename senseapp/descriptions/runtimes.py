@@ -27,6 +27,7 @@ class RuntimeDescription:
         loading: Python that opens the file ``{name}``.
         running: Python that runs it on ``images``.
         converters: quantizers that take which parts of a file stay in float, for a sentence.
+        on_device: commands that time the file ``{name}`` on the device that it is for, and write a report.
         warm_up: modules that take long to load, for a process that has nothing else to do.
     """
 
@@ -43,6 +44,7 @@ class RuntimeDescription:
     loading: str = ""
     running: str = ""
     converters: str = ""
+    on_device: str = ""
     warm_up: tuple[str, ...] = field(default=())
 
     @property

@@ -9,6 +9,7 @@ from typing import Literal
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec, check_counts
+from senseapp.descriptions.processors import PROCESSORS
 from senseapp.metrics import MetricChange, metric_named
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.deployment import Median, OperatorShare
@@ -35,6 +36,8 @@ class CheckSpec:
         threads, batch: of the calls that are timed.
         candidate_title: what people call the candidate; empty takes the name of its file.
         own_images: how many of the images are those that the candidate was made with, as far as known.
+        processor: simulated, whose answers are checked too; empty for none.
+        processor_seconds: that its simulator may take.
     """
 
     reference: ModelSpec
@@ -49,6 +52,8 @@ class CheckSpec:
     batch: int = 1
     candidate_title: str = ""
     own_images: int = 0
+    processor: str = ""
+    processor_seconds: float = 600.0
 
     def __post_init__(self) -> None:
         if self.metric is not None:
@@ -58,6 +63,10 @@ class CheckSpec:
         if self.max_time is not None and not 0 < self.max_time < math.inf:
             raise InvalidSpec(f"The largest time is a multiple of the original's, above 0, got {self.max_time}.")
         check_counts(self, "num_samples", "threads", "batch")
+        if self.processor:
+            PROCESSORS.named(self.processor)
+        if not 0 < self.processor_seconds < math.inf:
+            raise InvalidSpec(f"The seconds of a simulated processor are above 0, got {self.processor_seconds}.")
 
     @property
     def title(self) -> str:
@@ -98,7 +107,7 @@ class CheckedFile:
     notes: tuple[str, ...] = ()
 
 
-LimitName = Literal["comparable", "loss", "time"]
+LimitName = Literal["comparable", "loss", "time", "processor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +115,8 @@ class CheckedLimit:
     """One condition: whether it holds, and in one sentence why.
 
     Attributes:
-        name: ``comparable`` (both answer the same images in the same form), ``loss`` or ``time``.
+        name: ``comparable`` (both answer the same images in the same form), ``loss``, ``time``, or ``processor`` (the
+            loss on a simulated one).
         undecided: whether more images, or a quieter machine, could still show that it holds.
     """
 

@@ -102,10 +102,12 @@ class OpenFile(ABC):
     Attributes:
         title: what such files are called.
         facts: what it declares.
+        about: a sentence on how it runs, if there is one to say.
     """
 
     title: str
     facts: FileFacts
+    about: str = ""
     _chosen: tuple[str, ...]
     _nesting: str | None
 
@@ -198,7 +200,7 @@ class ForeignFile(OpenFile):
         self._chosen = tuple(name for name, _ in self.facts.outputs)
         nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
         self._nesting = nesting if nesting and not extra else None
-        self._most_seconds = min(_MOST_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * len(content))
+        self._most_seconds = longest_call(content)
 
     def on_other_processors(self) -> OpenFile | None:
         """Return a file in int8 as processors of the other kind compute it; None where they do alike."""
@@ -220,9 +222,7 @@ class ForeignFile(OpenFile):
             found = self._session.run(list(names), values, options)
         except Exception as error:
             if options.terminate:
-                raise InvalidSpec(
-                    f"The file takes more than {self._most_seconds:.0f} s for one call, so it was stopped."
-                ) from error
+                raise late(self._most_seconds) from error
             raise _refusal("run", error) from error
         finally:
             del _CALLS[id(options)]
@@ -240,6 +240,16 @@ def _stop_late_calls() -> None:
 _CALLS: dict[int, tuple[float, Any]] = {}
 """When calls that are under way are late, and their options."""
 _watch = cache(threading.Thread(target=_stop_late_calls, daemon=True).start)
+
+
+def longest_call(content: bytes) -> float:
+    """Return the seconds that a call of a file may take."""
+    return min(_MOST_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * len(content))
+
+
+def late(seconds: float) -> InvalidSpec:
+    """Return the error for a call that took longer."""
+    return InvalidSpec(f"The file takes more than {seconds:.0f} s for one call, so it was stopped.")
 
 
 def _refusal(what: str, error: Exception) -> Exception:

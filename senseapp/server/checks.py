@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import NotFound, ReadingStopped, SenseError
 from senseapp.core.files import DAY_SECONDS, remove_temporaries, replace_file, storage_errors
-from senseapp.records.check import CheckReport, CheckSpec
+from senseapp.records.check import CheckReport, CheckSpec, file_name
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.access import Access
@@ -32,6 +32,8 @@ JOB = "check:"
 """Begins the id of the job of each check; ids of runs have no colon."""
 MOST_SECONDS = 1800.0
 """Longest time of a check on a server: a file may keep a library busy for ever."""
+COMPILED = "compiled.onnx"
+"""File for the simulated processor of a check, in its folder."""
 _SPEC, _REPORT = "spec.json", "report.json"
 _NO_REPORT = "There is no report: senseapp stopped before this check was finished, or it failed. Check the files again."
 _CANCELLED = "This check was cancelled."
@@ -65,6 +67,15 @@ class CheckTask:
         return max(model_limits(each, *{*self._files} - {each.checkpoint})[1] for each in models)
 
     @property
+    def if_lost(self) -> str:
+        """Nothing is kept, and trying again does not help: a file ends its runtime."""
+        names = " or ".join(dict.fromkeys(file_name(each) for each in (self.spec.reference, self.spec.candidate)))
+        return (
+            f"{names} ended the process that ran it: it is damaged, its runtime fails on it, or memory ran out. "
+            "Write the file again with the program that made it, or choose another."
+        )
+
+    @property
     def _files(self) -> tuple[str, str, str]:
         return self.spec.reference.checkpoint, self.spec.candidate.checkpoint, self.spec.data.path
 
@@ -78,7 +89,11 @@ class CheckTask:
         from senseapp.prove.check.check import check_files  # torch loads here, not when the app starts
 
         report = check_files(
-            self.spec, data_roots=context.data_roots, own_disk=self.own_disk, progress=context.observer.phase
+            self.spec,
+            data_roots=context.data_roots,
+            own_disk=self.own_disk,
+            context=context.folder.path / COMPILED if self.own_disk and self.spec.processor else None,
+            progress=context.observer.phase,
         )
         replace_file(context.folder.path / _REPORT, dumps(report))
         return report

@@ -61,6 +61,11 @@ class Measurement:
         return model_limits(model, self.spec.data.path)[1] if is_tiny else math.inf
 
     @property
+    def if_lost(self) -> str:
+        """Empty: measurements are kept."""
+        return ""
+
+    @property
     def cluster(self) -> str:
         """Address of the cluster that measures; empty for this machine."""
         return "" if self.here else cluster_for(self.spec)

@@ -36,6 +36,8 @@ from senseapp.server.process.requester import COPIES, WorkerRequest, file_reques
 from senseapp.server.run_requests import preview_images, read_schedule_file, read_times, survey
 from senseapp.server.settings import check_paths
 from senseapp.server.time_estimate import num_available, num_images
+from senseapp.store.device_times.base import ReportSummary
+from senseapp.store.layer_times import summarised
 from senseapp.tasks import task_named
 
 PHOTOGRAPHS_DEMO = RunSpec(
@@ -141,6 +143,10 @@ class Inputs(Uploads):
         compression = result.spec.sensitivity.compression
         call = partial(read_times, content, name, result.profile, compression, level)
         return self._answer(WorkerRequest(call=call))
+
+    def summarise_report(self, content: bytes, *, name: str) -> ReportSummary:
+        """Return the figures of a device's report called ``name``; InvalidFile, in one sentence, if it is none."""
+        return self._answer(WorkerRequest(call=partial(summarised, content, name=name), needs_engine=False))
 
     def estimate_time(self, spec: RunSpec) -> float | None:
         """Predict the seconds until the files of a run here, under the present load of this machine.

@@ -125,6 +125,10 @@ class RunTask(Protocol):
     def most_bytes(self) -> float:
         """Limit of memory beyond the engine that foreign files set; infinite where only that of all jobs holds."""
 
+    @property
+    def if_lost(self) -> str:
+        """What is said where its process ends by itself; empty where measurements are kept."""
+
     def carry_out(self, context: TaskContext) -> object:
         """Do the work and keep its outcome in the folder; finished work is not repeated."""
 
@@ -147,6 +151,11 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
         bases: tuple[Any, ...] = type(self).__orig_bases__  # type: ignore[attr-defined]  # of every generic class
         found: type[Any] = get_args(bases[0])[0]
         return found
+
+    @property
+    def if_lost(self) -> str:
+        """Empty: measurements of the run are kept."""
+        return ""
 
     @property
     def most_bytes(self) -> float:

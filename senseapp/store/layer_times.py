@@ -14,7 +14,7 @@ noted, and what is not matched is listed.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -25,9 +25,18 @@ from senseapp.core.texts import listed, plural, printable
 from senseapp.descriptions import LevelScale
 from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.profile import LayerProfile, ModelProfile
-from senseapp.store.device_times.base import DEVICE_TIMES, MOST_SECONDS, Report, ReportFile, ReportRow
+from senseapp.store.device_times.base import (
+    DEVICE_TIMES,
+    MOST_SECONDS,
+    Report,
+    ReportFile,
+    ReportFormat,
+    ReportRow,
+    ReportSummary,
+)
 
 MOST_BYTES = 50_000_000  # a hundred passes of a large network, profiled
+_MOST_KINDS = 30  # of operators, in a summary
 _COLUMNS = ("layer", "level", "ms")
 
 
@@ -61,7 +70,9 @@ def is_report(content: bytes) -> bool:
     (True, True, False)
     """
     head = content[:1000].lstrip(b"\xef\xbb\xbf \r\n\t")
-    return head[:1] in (b"[", b"{") or head.startswith(b"layerName") or b"= Run Order =" in content
+    printed = (b"= Run Order =", b"nference timings in us:", b"Accelerator configuration ")
+    is_table = head.startswith((b"[", b"{", b"layerName", b"experiment,network,"))
+    return is_table or any(mark in content for mark in printed)
 
 
 def report_tools() -> str:
@@ -70,12 +81,41 @@ def report_tools() -> str:
     return f"{', '.join(first)} or {last}"
 
 
+def summarised(content: bytes, *, name: str) -> ReportSummary:
+    """Return a report called ``name`` in a few figures.
+
+    Raises:
+        InvalidFile: it is no report, or damaged; one sentence.
+    """
+    shown = printable(name)
+    if len(content) > MOST_BYTES:
+        raise InvalidFile(f"{shown} has more than {MOST_BYTES // 10**6} MB. {_advice()}")
+    report, tool = _known_report(content, shown)
+    kinds: defaultdict[str, list[float]] = defaultdict(list)
+    for row in report.rows:
+        kinds[row.kind or row.name].append(row.seconds)
+    named = sorted(((kind, len(each), sum(each)) for kind, each in kinds.items()), key=lambda kind: -kind[2])
+    seconds = report.whole_seconds
+    return ReportSummary(
+        tool=tool.label,
+        seconds=sum(row.seconds for row in report.rows) if seconds is None else seconds,
+        is_estimate=report.is_estimate,
+        processors=tuple(Counter(row.processor for row in report.rows if row.processor).most_common(8)),
+        kinds=tuple((printable(kind), count, spent) for kind, count, spent in named[:_MOST_KINDS]),
+        notes=report.notes,
+    )
+
+
 def _report(content: bytes, shown: str) -> Report:
+    return _known_report(content, shown)[0]
+
+
+def _known_report(content: bytes, shown: str) -> tuple[Report, ReportFormat]:
     """Read a report; which it is, its content says."""
     try:
         file = ReportFile(content, shown)
         if known := next((each for each in DEVICE_TIMES.values() if each.recognises(file)), None):
-            return known.read(file)
+            return known.read(file), known
     except InvalidFile as error:
         raise InvalidFile(f"{error} {_advice()}") from error
     except BadValue as error:
@@ -167,6 +207,8 @@ def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> 
     Raises:
         InvalidFile: no row is of a layer; one sentence.
     """
+    if not report.rows:
+        raise InvalidFile(f"{shown} has the time of a call, and none of operations. Profile the operations too.")
     names = _Names(profile.layers)
     owners = [names.owners(row) for row in report.rows]
     by_order = _by_order(report, profile, owners)
@@ -243,6 +285,9 @@ def _by_order(report: Report, profile: ModelProfile, owners: Sequence[tuple[str,
     products = [place for place, row in enumerate(report.rows) if owners[place] or kind_of(row.kind) is not None]
     calls = _calls(profile)
     unnamed = [place for place in products if not owners[place]]
+    left = [layer for layer in calls if not any(layer.name in own for own in owners)]
+    if len(unnamed) == len(left) == 1 and _fits(kind_of(report.rows[unnamed[0]].kind), left[0]):
+        return {unnamed[0]: left[0].name}
     if not unnamed or not report.in_order or len(products) != len(calls):
         return {}
     for place, layer in zip(products, calls, strict=True):

@@ -25,6 +25,7 @@ from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
+from tests.device_reports import vela
 from tests.pages.conftest import delivered, open_page, texts
 from tests.pictures import png
 from tests.toy_runtime import OPERATIONS, TOY, unpacked
@@ -88,8 +89,16 @@ def test_a_file_is_written_searched_measured_and_shown(
     for page in ("results", "targets", "compare", "runs", "present"):
         open_page(app, f"pages/{page}.py", run=run_id)
         assert not app.exception, page
-    open_page(app, "pages/results.py", run=run_id)
+    open_page(app, "pages/results.py", run=run_id, **{"show-files": "yes"})
     assert any(button.label.startswith("Get the file that runs (Toy)") for button in app.get("download_button"))
+    assert any(block.value.startswith("toyprof ") for block in app.code)
+    app.file_uploader(key=f"results.device_report.{run_id}").upload("vela.txt", vela().encode()).run()
+    assert not app.exception
+    shown = [each.value.replace("\\", "") for each in (*app.markdown, *app.caption)]
+    assert {"**2.44 ms**", "**6 on NPU**", "A call, estimated"} <= set(shown)
+    assert "vela.txt is an estimate of Vela" in " ".join(shown)
+    app.file_uploader(key=f"results.device_report.{run_id}").set_value(("x.txt", b"nothing", "")).run()
+    assert "no report that senseapp knows" in " ".join(each.value for each in (*app.error, *app.warning, *app.markdown))
 
 
 @pytest.mark.wide

@@ -17,6 +17,7 @@ from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.tables import changed_answers
+from senseapp.app.results.device_report import device_report
 from senseapp.app.results.layers import READING, bars_figure
 from senseapp.app.results.try_picture import try_picture
 from senseapp.app.results.view import layers_are_open, usual_view
@@ -197,6 +198,7 @@ def files_section(record: RunRecord, result: RunResult) -> None:
         st.caption(line)
     shown = [one for one in candidates if answer.offers(one) or asked.promise is None]
     other_files(record.run_id, shown, None if asked.goal == "targets" else answer.choice)
+    device_report(record, shown)
 
 
 def _timed(candidate: Candidate) -> str:

@@ -61,6 +61,8 @@ _FOREIGN_KINDS: tuple[tuple[bytes, str], ...] = (
 
 _NO_WEIGHTS = {
     ".onnx": "is a whole network, not only weights. Choose “ONNX file” as its source (--model onnx).",
+    ".tflite": "is for LiteRT; it can be checked but not analysed. Choose the network that it was made of, as ONNX or "
+    "as weights, or convert it with tf2onnx.",
     ".index.json": f"lists which part of a checkpoint (a shard) holds which weight, and holds none. {MERGE_SHARDS}",
     ".json": "describes a network and holds no weights. Choose it together with the weights beside it "
     "(model.safetensors), or a zip of both.",

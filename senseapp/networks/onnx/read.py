@@ -131,7 +131,10 @@ def _unlike_a_model(content: bytes) -> str:
             "or export their network as ONNX."
         )
     if head[4:8] == b"TFL3":
-        return "The file is a TensorFlow Lite model, which is not read. Convert its network with tf2onnx."
+        return (
+            "The file is for LiteRT (TensorFlow Lite); it can be checked but not analysed. Choose the network that it "
+            "was made of, as ONNX or as weights, or convert it with tf2onnx."
+        )
     if is_text(head):
         return "The file is text, not an ONNX model: ONNX files are binary. Download or export it again."
     if head.startswith(_FIRST_FIELD):

@@ -30,6 +30,7 @@ from senseapp.prove.check.alignment import PreparedReference, align_outputs, pre
 from senseapp.prove.check.causes import likely_causes
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
 from senseapp.prove.check.sides import NotComparable, OpenSide, open_candidate, opened
+from senseapp.prove.check.simulated import loss_on_processor
 from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
@@ -57,6 +58,7 @@ def check_files(
     *,
     data_roots: Sequence[Path] = (),
     own_disk: bool = False,
+    context: Path | None = None,
     progress: Callable[[str], None] = ignore_progress,
 ) -> CheckReport:
     """Compare the candidate of ``spec`` with its reference.
@@ -67,6 +69,7 @@ def check_files(
         spec: both files, the images and the limits.
         data_roots: folders that images may be read from; any, if none are named.
         own_disk: whether the files are on the person's own disk, so that weights beside an ONNX file may be read.
+        context: where the file that is compiled for the processor of ``spec`` is put.
         progress: told each step; what it raises ends the work.
 
     Raises:
@@ -99,7 +102,7 @@ def check_files(
     told = candidate.file.facts.metadata if candidate.file is not None else {}
     names = prepared.class_names or class_names_in(told, prepared.num_outputs)
     prepared.class_names = names or tuple(images.class_names)
-    return _Comparison(spec, prepared, candidate, runtime, steps).completed(report)
+    return _Comparison(spec, prepared, candidate, runtime, steps, context).completed(report)
 
 
 @dataclass(slots=True)
@@ -111,6 +114,7 @@ class _Comparison:
     candidate: OpenSide
     runtime: Runtime
     steps: OptionalSteps
+    context: Path | None = None
 
     def completed(self, report: Callable[..., CheckReport]) -> CheckReport:
         """Measure everything, and return the ``report`` with it."""
@@ -125,6 +129,18 @@ class _Comparison:
         notes += [_BUSY] if is_busy() else []
         if self.spec.max_time is not None:
             limits.append(time_limit(time_ratio, self.spec.max_time))
+        if self.spec.processor:
+            limits.append(
+                loss_on_processor(
+                    self.spec,
+                    prepared,
+                    candidate,
+                    bound.metric,
+                    bound.allowed,
+                    context=self.context,
+                    progress=steps.progress,
+                )
+            )
         answers: ChangedAnswers | None = None
         task, names = prepared.task, prepared.class_names
         if not images.indicative:

@@ -19,4 +19,9 @@ LITERT = RuntimeDescription(
     'network = Interpreter("{name}").get_signature_runner(); (name,) = network.get_input_details()',
     running="scores = network(**{name: images[:1]})  # one image a call",
     converters="litert-quantizer",
+    on_device="adb push benchmark_model {name} /data/local/tmp/\n"
+    "adb shell chmod +x /data/local/tmp/benchmark_model\n"
+    "adb shell /data/local/tmp/benchmark_model --graph=/data/local/tmp/{name} --num_threads=1 "
+    "--enable_op_profiling=true > phone.txt\n"
+    "vela {name} --verbose-performance --verbose-cycle-estimate > vela.txt  # estimates for a microcontroller",
 )

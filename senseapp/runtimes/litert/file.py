@@ -14,6 +14,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.texts import printable
 
 PRODUCTS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV", "BATCH_MATMUL"})
 """Kinds of operators that multiply by weights or by other tensors."""
@@ -22,6 +23,15 @@ _MOVING = frozenset({"RESHAPE", "TRANSPOSE", "PAD", "PADV2", "RELU", "RELU6", "M
 """Kinds that keep the values, or most of them: they compute as what they read."""
 BORDERS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 _IDENTIFIER = b"TFL3"  # at byte 4 of each file
+_MOST_NUMBERS, _MOST_PARTS = 2**31, 20_000  # of a tensor; operators, tensors and others of a file
+_NO_NUMBERS = (schema.TensorType.STRING, schema.TensorType.RESOURCE, schema.TensorType.VARIANT)
+_BITS = {
+    **dict.fromkeys((schema.TensorType.FLOAT32, schema.TensorType.INT32), 32),
+    **dict.fromkeys((schema.TensorType.INT8, schema.TensorType.UINT8), 8),
+    **dict.fromkeys((schema.TensorType.FLOAT16, schema.TensorType.INT16), 16),
+    **{schema.TensorType.INT64: 64, schema.TensorType.INT4: 4},
+}
+"""Of a number of the usual types."""
 _KINDS = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
 _INTEGERS = (schema.TensorType.INT8, schema.TensorType.INT16, schema.TensorType.UINT8)
 
@@ -51,23 +61,78 @@ def parsed(content: bytes) -> Any:
     """Return the contents of a file as the classes of its schema.
 
     Raises:
-        InvalidSpec: it is none, or has not one graph.
+        InvalidSpec: it is none, damaged, has weights in other files, or has not one graph.
     """
     if content[4:8] != _IDENTIFIER:
-        raise InvalidSpec("This is no LiteRT file: it does not begin as one.")
+        raise InvalidSpec("This is no LiteRT file, which has TFL3 at its fifth byte. Choose a .tflite file.")
     try:
+        _check_sizes(schema.Model.GetRootAs(content, 0))
         model = schema.ModelT.InitFromPackedBuf(content, 0)
-    except Exception as error:  # offsets that lead nowhere raise errors of struct and numpy
-        raise InvalidSpec(f"This LiteRT file is damaged: {type(error).__name__}.") from error
+    except (InvalidSpec, MemoryError):
+        raise
+    except Exception as error:  # offsets that lead nowhere raise errors of struct, numpy and flatbuffers
+        raise _damaged("its tables lead beyond its end") from error
     for buffer in model.buffers or ():  # the quantizer puts weights behind the graph
         if buffer.offset > 1:
             if buffer.offset + buffer.size > len(content):
-                raise InvalidSpec("This LiteRT file is damaged: weights lie beyond its end.")
+                raise _damaged("weights lie beyond its end")
             buffer.data = np.frombuffer(content, dtype=np.uint8, count=buffer.size, offset=buffer.offset)
             buffer.offset = buffer.size = 0
-    if len(model.subgraphs or ()) != 1:
-        raise InvalidSpec(f"A LiteRT file with one graph is read here, got {len(model.subgraphs or ())}.")
+    if model.externalBufferGroups or model.externalBuffers:
+        raise InvalidSpec("Weights of this LiteRT file are in another file. Convert the network into one file.")
+    _check(model)
     return model
+
+
+def _check_sizes(model: Any) -> None:
+    """Refuse graphs of loops, and lists that take long to read: their entries may all be the same table."""
+    if model.SubgraphsLength() != 1:
+        raise InvalidSpec(
+            f"A LiteRT file with one graph is read, got {model.SubgraphsLength()}. Convert the network without loops "
+            "and branches."
+        )
+    graph = model.Subgraphs(0)
+    lists = graph.OperatorsLength(), graph.TensorsLength(), model.BuffersLength(), model.OperatorCodesLength()
+    if max(*lists, model.MetadataLength(), model.SignatureDefsLength()) > _MOST_PARTS:
+        raise InvalidSpec(f"This LiteRT file has more than {_MOST_PARTS:,} parts. Choose a smaller network.")
+
+
+def _check(model: Any) -> None:
+    """Refuse what readers of this module rely on, and tensors that no network has."""
+    (graph,), buffers = model.subgraphs, model.buffers or []
+    tensors = graph.tensors = graph.tensors or []
+    for each in tensors:
+        each.name = each.name or b""
+        shape = each.shape = [int(length) for length in (() if each.shape is None else each.shape)]
+        named = f"the tensor “{printable(each.name.decode('utf-8', 'replace'))}”"
+        if min(shape, default=0) < 0:
+            raise _damaged(f"{named} has a negative length")
+        if (count := math.prod(shape)) > _MOST_NUMBERS:
+            raise _damaged(f"{named} is declared with {count:.1e} numbers")
+        if each.type in _NO_NUMBERS:
+            raise _damaged(f"{named} holds no numbers")
+        if not 0 <= each.buffer < max(1, len(buffers)):
+            raise _damaged(f"the weights of {named} are missing")
+        stored = buffers[each.buffer].data if buffers and each.sparsity is None else None
+        if stored is not None and 0 < 8 * len(stored) < count * _BITS.get(each.type, 0):
+            raise _damaged(f"{named} is stored incompletely")
+    graph.operators = graph.operators or []
+    for place, each in enumerate(graph.operators):
+        if not 0 <= each.opcodeIndex < len(model.operatorCodes or ()):
+            raise _damaged(f"operator {place} is of no kind")
+        reads, writes = ([] if ends is None else list(ends) for ends in (each.inputs, each.outputs))
+        if not writes or min(writes) < 0 or max([*reads, *writes]) >= len(tensors):
+            raise _damaged(f"operator {place} reads or writes a tensor that it does not hold")
+    made = {place for each in graph.operators for place in each.outputs}
+    if not made.issuperset([] if graph.outputs is None else graph.outputs):
+        raise _damaged("an output is computed by no operator")
+    for each in model.metadata or ():
+        if each.name is None or not 0 <= each.buffer < len(buffers):
+            raise _damaged("a text about the network is missing")
+
+
+def _damaged(why: str) -> InvalidSpec:
+    return InvalidSpec(f"This LiteRT file is damaged: {why}. Copy it again, or convert the network again.")
 
 
 @lru_cache(maxsize=4)

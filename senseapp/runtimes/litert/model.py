@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,22 @@ import torch
 from ai_edge_litert.interpreter import Interpreter
 from torch import Tensor
 
-from senseapp.core.errors import InvalidSpec, OutOfMemory, UnsupportedModel, first_line_of, is_about_memory
-from senseapp.core.texts import printable_text
+from senseapp.core.errors import (
+    InvalidSpec,
+    OutOfMemory,
+    SenseError,
+    UnsupportedModel,
+    first_line_of,
+    is_about_memory,
+)
+from senseapp.core.texts import plural, printable_text
 from senseapp.networks.network import OUTPUTS, nested
 from senseapp.networks.onnx.metadata import is_channels_last
-from senseapp.runtimes.foreign import Array, FileFacts, OpenFile
+from senseapp.runtimes.foreign import Array, FileFacts, OpenFile, late, longest_call
 from senseapp.runtimes.litert.file import parsed, texts
+
+_NODE = re.compile(r"Node number (\d+) \((\w+)\) failed to (?:prepare|invoke)\.?")
+_SOURCE = re.compile(r"^\S+\.cc(?::\d+)? ")  # of LiteRT's own code
 
 
 def interpreter_of(content: bytes, threads: int | None) -> Any:
@@ -26,18 +38,41 @@ def interpreter_of(content: bytes, threads: int | None) -> Any:
         UnsupportedModel: it does not take one batch of images.
         OutOfMemory: there is not enough memory for it.
     """
-    parsed(content)  # it ends the process on what is no file
     try:
+        parsed(content)  # the interpreter ends the process on what is no file
         found = Interpreter(model_content=content, num_threads=threads or torch.get_num_threads())
         found.allocate_tensors()
+        inputs = [tuple(map(int, each["shape"])) for each in found.get_input_details()]
+        outputs = len(found.get_output_details())
     except (RuntimeError, ValueError, MemoryError) as error:
-        if is_about_memory(error):
-            raise OutOfMemory("The file's network needs more memory than there is.") from error
-        raise InvalidSpec(printable_text(f"LiteRT cannot open this network: {first_line_of(error)}.")) from error
-    inputs = found.get_input_details()
-    if len(inputs) != 1 or len(inputs[0]["shape"]) != 4:
-        raise UnsupportedModel(f"The file takes {len(inputs)} inputs; one batch of images with four axes is run here.")
+        if isinstance(error, InvalidSpec):
+            raise
+        raise _refusal("open", error) from error
+    if [len(shape) for shape in inputs] != [4] or not outputs:
+        raise UnsupportedModel(
+            f"The file takes {', '.join(map(str, inputs)) or 'nothing'} and has "
+            f"{plural(outputs, 'output')}; one batch of images (N, H, W, C) and at least one "
+            "output are wanted. Convert the part of the network that takes images."
+        )
     return found
+
+
+def _refusal(what: str, error: Exception) -> SenseError:
+    """Return an error of the interpreter as a sentence: the operator, the cause and what to do."""
+    if is_about_memory(error):
+        return OutOfMemory("The file's network needs more memory than there is.")
+    said = str(error)
+    if "custom op" in said or "Select TensorFlow op" in said:
+        cause = "it has operators that LiteRT itself does not have"
+    elif not said or "failed to reshape runtime" in said:
+        cause = "values do not have the shapes that it declares, or need more memory than it may take"
+    else:
+        place, plain = _NODE.search(said), _SOURCE.sub("", _NODE.sub("", said)).partition(" in XNNPACK delegate")[0]
+        cause = first_line_of(ValueError(re.sub(r"\.(?=[A-Z])", ". ", plain)), 200)
+        cause = cause if place is None else f"operator {place[1]} ({place[2]}) is wrong: {cause}"
+    return InvalidSpec(
+        printable_text(f"LiteRT cannot {what} this file: {cause.rstrip('. ')}. Convert the network again for LiteRT.")
+    )
 
 
 class LiteRtModel:
@@ -87,15 +122,39 @@ class LiteRtFile(OpenFile):
         )
         self._chosen = tuple(name for name, _ in self.facts.outputs)
         self._nesting = self.facts.metadata.get(OUTPUTS)
+        self._most_seconds, self._is_known = longest_call(content), False
 
     def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
         """Return outputs of these names, in float32 where the file scales them."""
+        values = np.ascontiguousarray(fed.numpy())
         try:
-            found = called(self._interpreter, np.ascontiguousarray(fed.numpy()))
-        except (RuntimeError, ValueError) as error:
-            raise InvalidSpec(printable_text(f"LiteRT cannot run this file: {first_line_of(error)}.")) from error
+            found = called(self._interpreter, values) if self._is_known else self._first_call(values)
+        except (RuntimeError, ValueError, MemoryError) as error:
+            if isinstance(error, InvalidSpec):
+                raise
+            raise _refusal("run", error) from error
         known = dict(zip((name for name, _ in self.facts.outputs), found, strict=True))
         return {name: known[name] for name in names}
+
+    def _first_call(self, values: Array) -> list[Array]:
+        """Return the outputs of a call that is left alone once it is late; in a file without loops all take as long."""
+        found: list[list[Array] | Exception] = []
+
+        def call() -> None:
+            try:
+                found.append(called(self._interpreter, values))
+            except Exception as error:
+                found.append(error)
+
+        thread = Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(self._most_seconds)
+        if not found:
+            raise late(self._most_seconds)
+        if isinstance(found[0], Exception):
+            raise found[0]
+        self._is_known = True
+        return found[0]
 
 
 def called(interpreter: Any, values: Array) -> list[Array]:

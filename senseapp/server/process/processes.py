@@ -211,7 +211,7 @@ def carry_out_in(process: JobProcess, task: RunTask, context: TaskContext, *, de
 
     The process opens sessions in its own way; everything else of ``context`` applies. On the processor of this machine
     (``device``) memory is limited; ``address`` is that of the cluster that measures, empty for this machine. Raises as
-    :meth:`JobProcess.receive` does.
+    :meth:`JobProcess.receive` does; ReadingStopped where the process of a task without measurements ends by itself.
     """
     given = {"folder": context.folder.path, "data_roots": context.data_roots, "earlier": context.earlier}
     process.send("task", {"task": encode_task(task), "device": device, "address": address} | to_plain(given))
@@ -221,8 +221,13 @@ def carry_out_in(process: JobProcess, task: RunTask, context: TaskContext, *, de
         "opened": lambda body: observer.opened(decode(body[0], RunResult), **body[1]),
         "measured": lambda body: observer.measured(decode(body, LayerMeasurement)),
     }
-    while (line := process.receive("done", *tell, progress=observer.phase)).kind != "done":
-        tell[line.kind](line.body)
+    try:
+        while (line := process.receive("done", *tell, progress=observer.phase)).kind != "done":
+            tell[line.kind](line.body)
+    except ProcessLost as error:
+        if not task.if_lost:
+            raise
+        raise ReadingStopped(task.if_lost) from error
 
 
 def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:

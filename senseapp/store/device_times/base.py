@@ -7,6 +7,7 @@ of a sentence that begins with the file's name and ``is damaged:``.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ class ReportRow:
         kind: type of the operator as the tool calls it; empty where it says none.
         modules: dotted names of the modules that it computes, where the tool says them.
         output_shape: for one image, without the batch axis; empty where unknown.
+        processor: what computes it, as the tool says: ``NPU``; empty where it says nothing.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ReportRow:
     kind: str = ""
     modules: tuple[str, ...] = ()
     output_shape: tuple[int, ...] = ()
+    processor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +53,39 @@ class Report:
     """The rows of a report.
 
     Attributes:
+        rows: empty in a report of whole calls.
         whole_seconds: of one call of the network, where the report says it; None elsewhere.
         in_order: whether rows come in the order in which they ran.
+        is_estimate: whether a compiler predicts the times, rather than a device.
         notes: sentences on how the report was read.
     """
 
     rows: tuple[ReportRow, ...]
     whole_seconds: float | None = None
     in_order: bool = True
+    is_estimate: bool = False
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSummary:
+    """A report in a few figures.
+
+    Attributes:
+        tool: that wrote it.
+        seconds: of one call of the network.
+        is_estimate: as :attr:`Report.is_estimate`.
+        processors: operators by what computes them, most first; empty where the tool does not say.
+        kinds: type, number and seconds of operators, the slowest first; empty in a report of whole calls.
+        notes: sentences on how the report was read.
+    """
+
+    tool: str
+    seconds: float
+    is_estimate: bool
+    processors: tuple[tuple[str, int], ...]
+    kinds: tuple[tuple[str, int, float], ...]
+    notes: tuple[str, ...]
 
 
 class ReportFile:
@@ -121,6 +148,7 @@ DEVICE_TIMES: Registry[ReportFormat] = Registry(
         "senseapp.store.device_times.executorch:EXECUTORCH",
         "senseapp.store.device_times.reports:OPENVINO",
         "senseapp.store.device_times.reports:TFLITE",
+        "senseapp.store.device_times.vela:VELA",
     ),
 )
 """All formats, in the order in which they are tried."""
@@ -135,12 +163,14 @@ class Fields:
         seconds: of its time; the first that a record has.
         per_second: units of time in a second.
         kind: of the type of its operator; empty where there is none.
+        processor: of what computes it; empty where there is none.
     """
 
     name: str = "name"
     seconds: tuple[str, ...]
     per_second: float
     kind: str = ""
+    processor: str = ""
 
     def row(self, record: Mapping[str, Any], place: int) -> ReportRow:
         """Return the operation in ``record``, row ``place`` of its report."""
@@ -151,11 +181,25 @@ class Fields:
             name=name,
             seconds=number(spent, what, least=0, most=MOST_SECONDS * self.per_second) / self.per_second,
             kind=text(record.get(self.kind, ""), f"the type in row {place}") if self.kind else "",
+            processor=text(record.get(self.processor, ""), f"the processor in row {place}") if self.processor else "",
         )
 
     def rows(self, records: Iterable[Mapping[str, Any]]) -> tuple[ReportRow, ...]:
         """Return the operations in ``records``."""
         return tuple(self.row(record, place) for place, record in enumerate(records, 1))
+
+
+_MODULE = re.compile(r"\.[A-Z][A-Za-z0-9]*_(\w+)$")  # a part of a path as litert-torch writes it: class, then name
+
+
+def modules_in(name: str) -> tuple[str, ...]:
+    """Return the modules that litert-torch puts into the names of operators.
+
+    >>> modules_in("Net/torch.nn.modules.container.Sequential_stem/torch.nn.modules.conv.Conv2d_0;1")
+    ('stem.0',)
+    """
+    paths = ([_MODULE.search(part) for part in path.split("/")] for path in name.split(";"))
+    return tuple(filter(None, (".".join(part[1] for part in path if part is not None) for path in paths)))
 
 
 def medians(passes: Iterable[Iterable[tuple[Hashable, ReportRow]]]) -> tuple[ReportRow, ...]:

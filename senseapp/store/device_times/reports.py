@@ -24,9 +24,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from senseapp.core.foreign_values import BadValue, is_int, mapping, whole
+from senseapp.core.foreign_values import BadValue, is_int, mapping, number, whole
 from senseapp.core.texts import plural, printable
 from senseapp.store.device_times.base import (
+    MOST_SECONDS,
     Fields,
     Records,
     Report,
@@ -34,6 +35,7 @@ from senseapp.store.device_times.base import (
     ReportFormat,
     ReportRow,
     medians,
+    modules_in,
     records_in,
 )
 
@@ -100,7 +102,7 @@ TRTEXEC = ReportFormat(
 # ---- Qualcomm AI Hub
 
 _DETAIL, _SUMMARY, _WHOLE_TIME = "execution_detail", "execution_summary", "estimated_inference_time"
-_TIMES = Fields(seconds=("execution_time",), per_second=1e6, kind="type")
+_TIMES = Fields(seconds=("execution_time",), per_second=1e6, kind="type", processor="compute_unit")
 
 
 def _read_ai_hub(file: ReportFile) -> Report:
@@ -210,10 +212,14 @@ _MEANS = Fields(seconds=("mean",), per_second=1e3, kind="kind")
 _LOG = ("INFO", "WARNING", "ERROR", "VERBOSE")
 _PLACE = re.compile(r"\]?(?::\d{1,9})?$")  # after a name: its place in the run
 _PRODUCT = re.compile("conv|fully|matmul", re.IGNORECASE)
+_CALL = re.compile(r"nference timings in us:.{0,120}?\bInference(?: \(avg\))?: ([^\s,]{1,40})")
 
 
 def _read_tflite(file: ReportFile) -> Report:
-    """Read the tables of the runs; what a delegate computes is one operation, in whose place its own ones count."""
+    """Read the tables of the runs; what a delegate computes is one operation, in whose place its own ones count.
+
+    The time of a call is the mean that the tool prints; a table alone has its sum.
+    """
     own: list[ReportRow] = []
     internal: list[ReportRow] = []
     has_subgraphs = False
@@ -224,10 +230,12 @@ def _read_tflite(file: ReportFile) -> Report:
             has_subgraphs = True
         else:
             own = own or rows
-    if not own:
+    printed = _CALL.search(file.text)
+    call = number(printed[1], "the time of a call", least=0, most=1e6 * MOST_SECONDS) / 1e6 if printed else None
+    if not own and call is None:
         raise BadValue("it has no operations under Run Order; run benchmark_model with --enable_op_profiling=true")
     notes = (f"Subgraphs in {file.shown} count within the operations that call them.",) if has_subgraphs else ()
-    whole_seconds = sum(row.seconds for row in own)
+    whole_seconds = sum(row.seconds for row in own) if call is None else call
     rows, in_order = _with_internal(own, internal)
     return Report(rows=tuple(rows), whole_seconds=whole_seconds, in_order=in_order, notes=notes)
 
@@ -277,7 +285,7 @@ def _operation(line: str, header: list[str], place: int) -> ReportRow:
     if not first or not name:
         raise BadValue(f"row {place} of its table is no operation with its times, but {printable(line)}")
     told = {"name": _PLACE.sub("", name, count=1).removeprefix("["), "mean": mean, "kind": ", ".join(cells[:first])}
-    row = _MEANS.row(told, place)
+    row = replace(_MEANS.row(told, place), modules=modules_in(name))
     called = whole(figures.get("times called"), f"how often row {place} is called", most=10**6)
     return replace(row, seconds=row.seconds * max(1, called))
 
@@ -287,6 +295,6 @@ TFLITE = ReportFormat(
     label="TFLite's benchmark_model",
     written_by="`benchmark_model --graph=MODEL.tflite --enable_op_profiling=true`: what it prints, or the file of "
     "`--profiling_output_csv_file`",
-    recognises=lambda file: file.payload is None and _ORDER in file.text,
+    recognises=lambda file: file.payload is None and (_ORDER in file.text or _CALL.search(file.text) is not None),
     read=_read_tflite,
 )

@@ -25,7 +25,7 @@ from senseapp.records.deployment import Median, OperatorShare
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import markdown_table
 
-_CONDITIONS = {"comparable": "Comparison", "loss": "Loss", "time": "Time"}
+_CONDITIONS = {"comparable": "Comparison", "loss": "Loss", "time": "Time", "processor": "Processor"}
 CHANGE_COLUMNS = ("Metric", "Original", "Compressed", "Loss", "95 % interval")
 OPERATOR_COLUMNS = ("Operator", "Original, ms", "Compressed, ms", "Original, nodes", "Compressed, nodes")
 TENSOR_COLUMNS = ("Tensor", "Operator", "Shape", "Difference")

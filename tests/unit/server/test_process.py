@@ -19,11 +19,13 @@ import pytest
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.codec import dumps
-from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
+from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import measuring_environment
+from senseapp.records.check import CheckSpec
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.schedule import Limits, Schedule
-from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.server.checks import CheckTask
 from senseapp.server.execution import Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled
 from senseapp.server.process import processes
@@ -207,6 +209,14 @@ def test_a_process_that_dies_in_mid_run_ends_the_run_with_a_sentence(
             process.receive("done", progress=lambda sentence: None)
         with pytest.raises(SenseError, match="What was measured is kept"):
             carry_out(process)
+
+
+def test_a_check_whose_process_dies_names_the_files(started: Callable[..., JobProcess]) -> None:
+    models = [ModelSpec(library="onnx", checkpoint=f"/here/{name}.onnx", task="classification") for name in "ab"]
+    task = CheckTask(check_id="", spec=CheckSpec(reference=models[0], candidate=models[1], data=DataSpec()))
+    with pytest.raises(ReadingStopped, match=r"^a\.onnx or b\.onnx ended the process that ran it.*choose another\.$"):
+        carry_out_in(started("sys.exit(4)"), task, TaskContext(folder=RunFolder(Path()), observer=Observer()),
+                     device="cpu")  # fmt: skip
 
 
 def test_a_cancel_ends_a_process_that_is_silent_and_deaf(started: Callable[..., JobProcess]) -> None:

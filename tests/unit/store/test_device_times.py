@@ -17,7 +17,7 @@ from senseapp.descriptions import get
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.profile import FlowNode, ModelProfile
 from senseapp.store.device_times.base import DEVICE_TIMES, Report, ReportFile, ReportRow
-from senseapp.store.layer_times import is_report, kind_of, matched, read_layer_times
+from senseapp.store.layer_times import is_report, kind_of, matched, read_layer_times, summarised
 from senseapp.store.run_folder import RunFolder
 from soak import device_times as soak
 from tests import device_reports as reports
@@ -68,6 +68,32 @@ def test_every_format_has_a_sound_report_and_says_how_it_is_written() -> None:
         assert f"| {each.label} | {each.written_by} |" in guide
     for file in files:
         assert sum(each.recognises(file) for each in DEVICE_TIMES.values()) == 1
+
+
+def test_the_mean_that_benchmark_model_prints_is_the_time_of_a_call() -> None:
+    found = read(reports.CALLS + reports.tflite())
+    assert milliseconds(found) == pytest.approx(reports.MILLISECONDS)
+    assert 1000 * found.other_seconds == pytest.approx(2.5 - sum(reports.MILLISECONDS.values()))
+
+
+@pytest.mark.parametrize("text", [reports.CALLS, reports.VELA_SUMMARY])
+def test_a_report_of_calls_alone_has_no_times_of_layers(text: str) -> None:
+    found = summarised(text.encode(), name="r.txt")
+    assert found.seconds == pytest.approx(0.0025)
+    assert found.kinds == ()
+    with pytest.raises(InvalidFile, match="has the time of a call, and none of operations"):
+        read(text)
+
+
+def test_a_summary_has_kinds_and_processors_and_says_what_is_an_estimate() -> None:
+    found = summarised(reports.vela().encode(), name="r.txt")
+    assert (found.tool, found.is_estimate, found.processors) == ("Vela (Ethos-U)", True, (("NPU", 6),))
+    assert found.kinds[0] == ("Conv2D", 2, pytest.approx(0.002))
+    assert found.notes == ("r.txt is an estimate of Vela for Ethos_U55_256 at 500 MHz, not a measurement.",)
+    measured = summarised(reports.ai_hub().encode(), name="r.json")
+    assert (measured.is_estimate, measured.processors) == (False, (("NPU", 5),))
+    with pytest.raises(InvalidFile, match="no report that senseapp knows"):
+        summarised(b"layer,level,ms", name="r.csv")
 
 
 # ---- matching

@@ -1,0 +1,52 @@
+"""Processors that are simulated here: names and words. Files run on them as on the device, only slowly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from senseapp.core.errors import InvalidSpec
+from senseapp.core.registry import Registry, object_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorDescription:
+    """One simulated processor.
+
+    Attributes:
+        name: in settings and on the command line.
+        label: the name people see.
+        opens: ``module:name`` of a function that compiles the content of an ONNX file for it and returns a
+            :class:`~senseapp.runtimes.foreign.OpenFile`; its argument ``context`` is where the compiled file is put.
+        package: that must be importable for it.
+        added_by: the command that installs ``package``.
+    """
+
+    name: str
+    label: str
+    opens: str
+    package: str
+    added_by: str
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether files can be run on it here."""
+        return find_spec(self.package) is not None
+
+
+PROCESSORS: Registry[ProcessorDescription] = Registry(
+    "simulated processor", group="senseapp.processors", own=("senseapp.runtimes.qnn:QNN",)
+)
+"""All simulated processors, also those that are not installed here."""
+
+
+def simulator_of(name: str) -> object:
+    """Import and return what opens files on a simulated processor.
+
+    Raises:
+        InvalidSpec: there is none of that name, or it is not installed.
+    """
+    description = PROCESSORS.named(name)
+    if not description.is_installed:
+        raise InvalidSpec(f"{description.label} is not installed here. To add it: {description.added_by}")
+    return object_at(description.opens)

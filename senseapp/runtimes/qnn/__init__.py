@@ -1,0 +1,13 @@
+"""The simulator of Qualcomm's HTP, the NPU of its phones; its description loads neither torch nor the simulator."""
+
+from __future__ import annotations
+
+from senseapp.descriptions.processors import ProcessorDescription
+
+QNN = ProcessorDescription(
+    name="qnn",
+    label="Qualcomm's HTP",
+    opens="senseapp.runtimes.qnn.simulator:simulated",
+    package="onnxruntime_qnn",
+    added_by="pip install '.[qnn]' on Linux or Windows",
+)
