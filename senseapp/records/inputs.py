@@ -292,7 +292,7 @@ LEAST_HELD_OUT = 100  # with fewer, a share of right answers has a standard erro
 MOST_HELD_OUT = 2000  # by then it is about 1 point
 
 
-_PREVIEW_MACS, _FEWEST_PREVIEWED, _MOST_PREVIEWED = 3e10, 16, 128  # some seconds on two cores
+_PREVIEW_MACS, _FEWEST_PREVIEWED, MOST_SCANNED = 3e10, 16, 1024  # the work of some seconds on two cores
 
 
 def num_previewed(images: int, macs: float, passes: float) -> int:
@@ -301,7 +301,7 @@ def num_previewed(images: int, macs: float, passes: float) -> int:
     ``macs`` are those of an image in one pass through the network; the estimates take so many ``passes``.
     """
     affordable = int(_PREVIEW_MACS / max(1.0, macs * passes))
-    return min(images, max(_FEWEST_PREVIEWED, min(_MOST_PREVIEWED, affordable)))
+    return min(images, max(_FEWEST_PREVIEWED, min(MOST_SCANNED, affordable)))
 
 
 def num_held_out(count: int) -> int:

@@ -35,7 +35,7 @@ from senseapp.measure.quick.true_passes import true_divergences
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Gathered, Predictions, stored
 from senseapp.networks.network import images_per_pass
-from senseapp.records.inputs import num_previewed
+from senseapp.records.inputs import MOST_SCANNED, num_previewed
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.tasks import Task
 from senseapp.tasks.directions import PartedDirections, ScanDirections
@@ -93,13 +93,13 @@ def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMe
 
 
 def num_images(sweep: Sweep) -> int:
-    """Return how many images are scanned: few where measurements replace the estimates."""
+    """Return how many images are scanned: fewer of a costly network where measurements replace the estimates."""
     images, macs, passes = len(sweep.context.images), _macs(sweep), _passes(sweep)
     if sweep.spec.mode != "quick":
         return num_previewed(images, macs, passes)
     affordable = int(_MOST_MACS / max(1, macs * passes))
     # Whatever they cost, and however little: the error of a mean falls with the root of their number.
-    return min(images, max(64, min(1024, affordable)))
+    return min(images, max(64, min(MOST_SCANNED, affordable)))
 
 
 def num_draws(sweep: Sweep, images: int, shape: Sequence[int]) -> int:

@@ -269,9 +269,9 @@ def test_costly_networks_are_scanned_on_fewer_images(monkeypatch: pytest.MonkeyP
     assert change.num_samples == 64
 
 
-def test_estimates_that_measurements_replace_come_from_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimates_that_measurements_replace_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = _sweep(Linear(), images=_images(200))
-    assert scan.num_images(sweep) == 128
+    assert scan.num_images(sweep) == 200
     monkeypatch.setattr("senseapp.records.inputs._PREVIEW_MACS", 1.0)
     assert scan.num_images(sweep) == 16
     assert scan.num_images(_sweep(Linear(), images=_images(8))) == 8
