@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,8 @@ from senseapp.runtimes.foreign import Array, FileFacts, OpenFile
 from senseapp.runtimes.litert.file import parsed, texts
 
 
-def interpreter_of(content: bytes, threads: int | None) -> Any:
-    """Open a file in LiteRT's interpreter, with the kernels of XNNPACK.
+def interpreter_of(content: bytes, threads: int | None, *, all_tensors: bool = False) -> Any:
+    """Open a file in LiteRT's interpreter, with the kernels of XNNPACK; all tensors can be read if ``all_tensors``.
 
     Raises:
         InvalidSpec: LiteRT cannot open it.
@@ -28,7 +29,13 @@ def interpreter_of(content: bytes, threads: int | None) -> Any:
     """
     parsed(content)  # it ends the process on what is no file
     try:
-        found = Interpreter(model_content=content, num_threads=threads or torch.get_num_threads())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns of the memory that all tensors take
+            found = Interpreter(
+                model_content=content,
+                num_threads=threads or torch.get_num_threads(),
+                experimental_preserve_all_tensors=all_tensors,
+            )
         found.allocate_tensors()
     except (RuntimeError, ValueError, MemoryError) as error:
         if is_about_memory(error):
@@ -103,7 +110,7 @@ def called(interpreter: Any, values: Array) -> list[Array]:
     (taken,) = interpreter.get_input_details()
     interpreter.set_tensor(taken["index"], _stored(values, taken))
     interpreter.invoke()
-    return [_read(interpreter.get_tensor(each["index"]), each) for each in interpreter.get_output_details()]
+    return [scaled(interpreter.get_tensor(each["index"]), each) for each in interpreter.get_output_details()]
 
 
 def _scale_of(tensor: Mapping[str, Any]) -> tuple[float, int]:
@@ -122,7 +129,8 @@ def _stored(values: Array, tensor: Mapping[str, Any]) -> Array:
     return stored
 
 
-def _read(values: Array, tensor: Mapping[str, Any]) -> Array:
+def scaled(values: Array, tensor: Mapping[str, Any]) -> Array:
+    """Return a tensor of the interpreter, with its details, in float32 where the file scales it."""
     scale, zero = _scale_of(tensor)
     if values.dtype.kind == "f":
         return values.astype(np.float32)
