@@ -97,6 +97,13 @@ def _dense_trained() -> nn.Module:
             optimizer.step()
             schedule.step()
         print(f"loss {float(loss.detach()):.3f}", flush=True)
+    with torch.no_grad():  # its norms average too slowly for so few steps
+        for each in network.modules():
+            if isinstance(each, nn.BatchNorm2d):
+                each.reset_running_stats()
+                each.momentum = None
+        for part in images.split(_BATCH):
+            network.train()(part)
     path.parent.mkdir(parents=True, exist_ok=True)
     safetensors.torch.save_file({name: each.contiguous() for name, each in network.state_dict().items()}, path)
     return network.eval()

@@ -98,7 +98,7 @@ def _operators(model: Any, graph: Any) -> Iterator[Operator]:
 def kind_of(model: Any, operator: Any) -> str:
     """Return the kind of an operator as LiteRT calls it: ``CONV_2D``."""
     code = model.operatorCodes[operator.opcodeIndex]
-    return _KINDS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "CUSTOM")
+    return str(_KINDS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "CUSTOM"))
 
 
 def _macs(kind: str, inputs: list[Any], output: Any) -> int:

@@ -123,7 +123,7 @@ class LiteRt(Runtime):
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8:
         """Return the file of the quantizer's static recipe."""
-        return DefaultInt8(content=LiteRtQuantizer(content, fitting.batches).write(), setting=_STATIC)
+        return DefaultInt8(content=LiteRtQuantizer(content, fitting.batches, whole=True).write(), setting=_STATIC)
 
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

@@ -23,7 +23,8 @@ from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode
 from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE, Range
 from senseapp.runtimes.onnxruntime.rounding.weights import RoundedProduct
 
-_CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D")
+_WEIGHT_AXES = {"CONV_2D": (0, 3, 1, 2), "DEPTHWISE_CONV_2D": (3, 0, 1, 2)}
+"""Of (O, C, H, W): LiteRT has (O, H, W, C), and (1, H, W, O) where each channel has a kernel."""
 _INT8_ENDS = (-128, 127)
 _STORED = (schema.TensorType.INT8, schema.TensorType.INT4)
 
@@ -45,7 +46,7 @@ def products(content: bytes) -> list[WeightedNode]:
     found = list[WeightedNode]()
     for each in graph.operators:
         kind = kind_of(model, each)
-        if kind not in (*_CONVOLUTIONS, "FULLY_CONNECTED") or used[int(each.inputs[1])] > 1:
+        if kind not in (*_WEIGHT_AXES, "FULLY_CONNECTED") or used[int(each.inputs[1])] > 1:
             continue
         read, weight = (graph.tensors[place] for place in each.inputs[:2])
         values = _constant(model, weight)
@@ -56,7 +57,7 @@ def products(content: bytes) -> list[WeightedNode]:
         found.append(
             LiteRtProduct(
                 node=graph.tensors[each.outputs[0]].name.decode(),
-                kind="Conv" if kind in _CONVOLUTIONS else "Gemm",
+                kind="Conv" if kind in _WEIGHT_AXES else "Gemm",
                 input=read.name.decode(),
                 weight=weight.name.decode(),
                 bias=None if bias is None or offsets is None else bias.name.decode(),
@@ -75,21 +76,15 @@ def _constant(model: Any, tensor: Any) -> Array | None:
     return np.frombuffer(np.asarray(stored, np.uint8).tobytes(), np.float32).reshape(tensor.shape).copy()
 
 
-def _as_in_onnx(weight: Array, kind: str) -> Array:
-    """Return a weight as (O, C, H, W): LiteRT has (O, H, W, C), and (1, H, W, O) where each channel has a kernel."""
-    axes = {"CONV_2D": (0, 3, 1, 2), "DEPTHWISE_CONV_2D": (3, 0, 1, 2)}.get(kind)
-    return weight if axes is None else np.ascontiguousarray(weight.transpose(axes))
-
-
-def _as_in_litert(weight: Array, kind: str) -> Array:
-    """Undo :func:`_as_in_onnx`."""
-    axes = {"CONV_2D": (0, 2, 3, 1), "DEPTHWISE_CONV_2D": (1, 2, 3, 0)}.get(kind)
-    return weight if axes is None else np.ascontiguousarray(weight.transpose(axes))
+def _as_in_onnx(weight: Array, kind: str, *, back: bool = False) -> Array:
+    """Return a weight of LiteRT as (O, C, H, W), or one of ONNX as in LiteRT if ``back``."""
+    axes = _WEIGHT_AXES.get(kind, range(weight.ndim))
+    return np.ascontiguousarray(weight.transpose(np.argsort(axes) if back else axes))
 
 
 def _attributes(kind: str, options: Any, read: Sequence[int], weight: Sequence[int]) -> dict[str, Any]:
     """Return the attributes of a product as ONNX calls them; padding is counted where LiteRT says SAME."""
-    if kind not in _CONVOLUTIONS:
+    if kind not in _WEIGHT_AXES:
         return {"transB": 1}
     strides = [int(options.strideH), int(options.strideW)]
     dilations = [int(options.dilationHFactor), int(options.dilationWFactor)]
@@ -156,12 +151,14 @@ def with_products(content: bytes, rounded: Mapping[str, RoundedProduct]) -> byte
             weight = graph.tensors[makers[int(each.inputs[1])].inputs[0]]
         if weight.type not in _STORED or len(weight.quantization.scale) != len(found.scale):
             continue
-        integers = _as_in_litert(found.integers, kind_of(model, each))
+        integers = _as_in_onnx(found.integers, kind_of(model, each), back=True)
         store(weight, integers if weight.type == schema.TensorType.INT8 else _in_4_bits(integers), found.scale)
-        bias = graph.tensors[each.inputs[2]] if found.bias is not None else None
-        if bias is not None and bias.type == schema.TensorType.FLOAT32:
+        if found.bias is None:
+            continue
+        bias = graph.tensors[each.inputs[2]]
+        if bias.type == schema.TensorType.FLOAT32:
             store(bias, np.asarray(found.float_bias, np.float32), None)
-        elif bias is not None:
+        else:
             kind = np.int32 if bias.type == schema.TensorType.INT32 else np.int64
             scale = np.float64(read.quantization.scale[0]) * found.scale
             store(bias, np.round(found.bias / scale).astype(kind), scale)

@@ -284,3 +284,25 @@ def test_weights_of_few_bits_are_stored_in_8_or_4(runtime, images):
     unknown = runtime.with_quantized_weights(content, list(owners), {})
     assert unknown.content == content
     assert unknown.notes == ("Weights of 4 layers are rounded as the schedule says, and stored in 32 bits.",)
+
+
+def test_of_networks_with_layer_norms_products_alone_are_in_int8(runtime):
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 4, stride=4), nn.Flatten(2), nn.LayerNorm(16), nn.Linear(16, 8), nn.GELU(), nn.Flatten()
+    )
+    images = torch.randn(8, 3, 16, 16)
+    content = runtime.exporter(network.eval(), images).write(network)
+    quantizer = runtime.quantizer(content, [images])
+    every = quantizer.write()
+    kinds = {each.name: each.kind for each in operators(content)}
+    assert {kinds[name] for name in quantizer.nodes(every)} == {"CONV_2D", "FULLY_CONNECTED"}
+    assert "layer norms" in quantizer.notes[0]
+    fitting = Fitting(batches=[images], damage_of=lambda _each: 0.0, damages_of=lambda _each: [0.0])
+    whole = runtime.default_int8(content, fitting).content
+    assert {kinds[name] for name in quantizer.nodes(whole)} > {"CONV_2D", "FULLY_CONNECTED", "RSQRT"}
+    with torch.no_grad():
+        wanted = network(images)
+    assert relative_error(answers(runtime, every, images), wanted) < relative_error(
+        answers(runtime, whole, images), wanted
+    )
