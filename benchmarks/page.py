@@ -91,6 +91,25 @@ def shares(column: str, of: str) -> Callable[[Rows], str]:
     return shown
 
 
+def beside(metrics: Sequence[str], *, lost: bool = False) -> Callable[[Rows], str]:
+    """Return what shows the ratios of our files to the default ones, of the first of ``metrics`` that a row has.
+
+    With ``lost`` of 1 less them. Files that lose nothing are equal.
+    """
+
+    def shown(rows: Rows) -> str:
+        found = list[float]()
+        for row in rows:
+            metric = next((each for each in metrics if row.get(f"ours: {each}")), None)
+            if metric is not None:
+                ours, theirs = (float(row[f"{which}: {metric}"]) for which in ("ours", "static_wi8_ai8"))
+                ours, theirs = (1 - ours, 1 - theirs) if lost else (ours, theirs)
+                found.append(1.0 if ours == theirs else ours / theirs if theirs else float("inf"))
+        return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f}, {len(found)} networks)"
+
+    return shown
+
+
 def kept(rows: Rows) -> str:
     """Return how many rows hold."""
     return f"{sum(row['holds'] == 'yes' for row in rows)} of {len(rows)}"
@@ -317,6 +336,23 @@ SECTIONS: dict[str, tuple[Line, ...]] = {
             cell("HTP as unoptimised"),
             ".97, on three networks; on a busy machine two were run, on 12 images",
         ),
+        Line(
+            "litert-int8-kl",
+            "loss (KL) in LiteRT as a share of that of the same recipe: median of all networks",
+            "devices_int8",
+            "",
+            beside(("kl",)),
+            "≤ .3 on each",
+        ),
+        Line(
+            "litert-int8-changed",
+            "answers changed, likewise (detectors and maps: 1 − agreement)",
+            "devices_int8",
+            "",
+            beside(("agreement", "agreement_map", "miou_agreement"), lost=True),
+            "≤ .5 on each",
+        ),
+        Line("litert-int8-size", "size, likewise", "devices_int8", "", beside(("kB",)), "≤ 1.1 on each"),
     ),
     "Promises": (
         Line(

@@ -212,14 +212,15 @@ def damages_alone(files: QuantizedFiles, steps: OptionalSteps) -> dict[str, floa
     found = {every: files.damage_alone(every) - exact}
     while steps.left():
         group = max((each for each in found if len(each) > 1), key=found.__getitem__, default=())
-        # of the damage of all: a group that does no more is not halved
-        if not group or found[group] <= 0.02 * sum(found.values()):
+        # of the damage of all: a group that does no more is not halved, and one whose file gives no numbers always is
+        if not group or found[group] <= 0.02 * sum(filter(math.isfinite, found.values())):
             break
         steps.progress(f"Measuring parts in int8 · {plural(len(found), 'group')} of {len(every)} parts")
         del found[group]
         for half in (group[: len(group) // 2], group[len(group) // 2 :]):
             found[half] = files.damage_alone(half) - exact
-    shares = {node: damage / len(group) for group, damage in found.items() for node in group}
+    most = 10 * max([1.0, *filter(math.isfinite, found.values())])  # more than any other, and a number
+    shares = {node: min(damage, most) / len(group) for group, damage in found.items() for node in group}
     return {node: shares[node] for node in every}
 
 

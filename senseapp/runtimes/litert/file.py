@@ -148,8 +148,7 @@ def _operators(model: Any, graph: Any) -> Iterator[Operator]:
         return tuple(graph.tensors[place].name.decode() for place in places if place >= 0)
 
     for each in graph.operators:
-        code = model.operatorCodes[each.opcodeIndex]
-        kind = _KINDS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "CUSTOM")
+        kind = kind_of(model, each)
         output = graph.tensors[each.outputs[0]]
         yield Operator(
             name=named(each.outputs)[0],
@@ -159,6 +158,12 @@ def _operators(model: Any, graph: Any) -> Iterator[Operator]:
             in_integers=output.type in _INTEGERS,
             macs=_macs(kind, [graph.tensors[place].shape for place in each.inputs if place >= 0], output.shape),
         )
+
+
+def kind_of(model: Any, operator: Any) -> str:
+    """Return the kind of an operator as LiteRT calls it: ``CONV_2D``."""
+    code = model.operatorCodes[operator.opcodeIndex]
+    return str(_KINDS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "CUSTOM"))
 
 
 def _macs(kind: str, inputs: list[Any], output: Any) -> int:
@@ -259,6 +264,11 @@ def with_texts(content: bytes, told: Mapping[str, bytes]) -> bytes:
         model.buffers.append(buffer)
         kept.append(entry)
     model.metadata = kept
-    builder = flatbuffers.Builder(len(content) + 1024)
+    return packed(model)
+
+
+def packed(model: Any) -> bytes:
+    """Return the file of what :func:`parsed` returns."""
+    builder = flatbuffers.Builder(2**20)
     builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
     return bytes(builder.Output())

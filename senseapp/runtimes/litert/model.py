@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from threading import Thread
 from typing import Any
@@ -30,8 +31,8 @@ _NODE = re.compile(r"Node number (\d+) \((\w+)\) failed to (?:prepare|invoke)\.?
 _SOURCE = re.compile(r"^\S+\.cc(?::\d+)? ")  # of LiteRT's own code
 
 
-def interpreter_of(content: bytes, threads: int | None) -> Any:
-    """Open a file in LiteRT's interpreter, with the kernels of XNNPACK.
+def interpreter_of(content: bytes, threads: int | None, *, all_tensors: bool = False) -> Any:
+    """Open a file in LiteRT's interpreter, with the kernels of XNNPACK; all tensors can be read if ``all_tensors``.
 
     Raises:
         InvalidSpec: LiteRT cannot open it.
@@ -40,7 +41,13 @@ def interpreter_of(content: bytes, threads: int | None) -> Any:
     """
     try:
         parsed(content)  # the interpreter ends the process on what is no file
-        found = Interpreter(model_content=content, num_threads=threads or torch.get_num_threads())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns of the memory that all tensors take
+            found = Interpreter(
+                model_content=content,
+                num_threads=threads or torch.get_num_threads(),
+                experimental_preserve_all_tensors=all_tensors,
+            )
         found.allocate_tensors()
         inputs = [tuple(map(int, each["shape"])) for each in found.get_input_details()]
         outputs = len(found.get_output_details())
@@ -162,7 +169,7 @@ def called(interpreter: Any, values: Array) -> list[Array]:
     (taken,) = interpreter.get_input_details()
     interpreter.set_tensor(taken["index"], _stored(values, taken))
     interpreter.invoke()
-    return [_read(interpreter.get_tensor(each["index"]), each) for each in interpreter.get_output_details()]
+    return [scaled(interpreter.get_tensor(each["index"]), each) for each in interpreter.get_output_details()]
 
 
 def _scale_of(tensor: Mapping[str, Any]) -> tuple[float, int]:
@@ -181,7 +188,8 @@ def _stored(values: Array, tensor: Mapping[str, Any]) -> Array:
     return stored
 
 
-def _read(values: Array, tensor: Mapping[str, Any]) -> Array:
+def scaled(values: Array, tensor: Mapping[str, Any]) -> Array:
+    """Return a tensor of the interpreter, with its details, in float32 where the file scales it."""
     scale, zero = _scale_of(tensor)
     if values.dtype.kind == "f":
         return values.astype(np.float32)

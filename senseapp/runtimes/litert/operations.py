@@ -16,19 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import nested_outputs
+from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import OUTPUTS, nesting_text
 from senseapp.networks.onnx.metadata import CLASSES, told_of
 from senseapp.records.deployment import ExecutedNode, LayerTime, LayerTimes
-from senseapp.runtimes.base import Exporter, Runtime
+from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import processor, quick_seconds, usual_input
 from senseapp.runtimes.kit import kit_of
 from senseapp.runtimes.litert import LITERT
 from senseapp.runtimes.litert.file import layers_of, operators, parsed, texts, with_texts
 from senseapp.runtimes.litert.library import library_call
 from senseapp.runtimes.litert.model import LiteRtFile, LiteRtModel
-from senseapp.runtimes.litert.quantizer import LiteRtQuantizer, recipes_of
+from senseapp.runtimes.litert.quantizer import LiteRtQuantizer, recipes_of, with_stored_weights
+from senseapp.runtimes.onnxruntime.integer_weights import stored_notes
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 _CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
@@ -118,15 +120,28 @@ class LiteRt(Runtime):
         """Return the recipe of LiteRT's quantizer."""
         return recipes_of(content)
 
+    def with_quantized_weights(
+        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
+    ) -> QuantizedWeights:
+        """Return the file with weights as integers of 8 or 4 bits, which LiteRT makes float."""
+        found, stored = with_stored_weights(content, integers)
+        return QuantizedWeights(content=found, notes=stored_notes(stored, len(nodes) - stored))
+
     # ---- int8
 
     def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Quantizer:
         """Return a quantizer of a float file by LiteRT's own."""
         return LiteRtQuantizer(content, calibration)
 
+    def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Quantizer:
+        """Return the same with fitted ranges, weights and biases."""
+        found = LiteRtQuantizer(content, fitting.batches)
+        found.fit(fitting, self.open)
+        return found
+
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8:
         """Return the file of the quantizer's static recipe."""
-        return DefaultInt8(content=LiteRtQuantizer(content, fitting.batches).write(), setting=_STATIC)
+        return DefaultInt8(content=LiteRtQuantizer(content, fitting.batches, whole=True).write(), setting=_STATIC)
 
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

@@ -37,7 +37,7 @@ _CORRECTED = (
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _BETWEEN_ROUNDINGS = frozenset({"LayerNormalization", "Gelu"})
-_ONLY_WEIGHTED = (
+ONLY_WEIGHTED = (
     "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
     "norms, softmax, GELU, additions) was measured to do more harm, and to take no less time."
 )
@@ -69,7 +69,7 @@ class Int8Writer(Quantizer):
     ) -> None:
         self.network, self.any_order = network, any_order
         self.in_float = nodes_in_float(OnnxGraph(network), in_attention=in_attention)
-        self.notes = (_ONLY_WEIGHTED,) if self.in_float else ()
+        self.notes = (ONLY_WEIGHTED,) if self.in_float else ()
         self.correction: BiasCorrection | None = None
         self._calibration = calibration
         self._files: tuple[Rounding, QdqFiles] | None = None

@@ -44,12 +44,7 @@ def with_quantized_weights(
         if weight is not None:
             _unpack(graph, product.weight, weight, narrow=narrow)
             stored += 1
-    missing = len(nodes) - stored
-    found = (
-        (stored, "stored as integers, and computed with in float"),
-        (missing, "rounded as the schedule says, and stored in 32 bits"),
-    )
-    notes = tuple(f"Weights of {plural(count, 'layer')} are {what}." for count, what in found if count > 0)
+    notes = stored_notes(stored, len(nodes) - stored)
     if not stored:
         return QuantizedWeights(content=network, notes=notes)
     model = graph.proto()
@@ -57,6 +52,15 @@ def with_quantized_weights(
         next(each for each in model.opset_import if not each.domain).version = max(_OPSET, graph.opset)
         model.ir_version = max(model.ir_version, _IR)
     return QuantizedWeights(content=bytes(model.SerializeToString()), notes=notes)
+
+
+def stored_notes(stored: int, missing: int) -> tuple[str, ...]:
+    """Return in sentences how the rounded weights of so many layers are stored: as integers, or in 32 bits."""
+    found = (
+        (stored, "stored as integers, and computed with in float"),
+        (missing, "rounded as the schedule says, and stored in 32 bits"),
+    )
+    return tuple(f"Weights of {plural(count, 'layer')} are {what}." for count, what in found if count > 0)
 
 
 def integers_of(product: WeightedNode, layer: IntegerWeight) -> IntegerWeight | None:

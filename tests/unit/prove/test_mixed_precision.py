@@ -174,6 +174,19 @@ def test_the_harmful_ones_of_hundreds_of_nodes_are_found_with_few_files(count: i
     assert sum(alone.values()) == pytest.approx(sum(harms.values()))
 
 
+def test_a_node_without_which_outputs_are_no_numbers_is_found_beside_the_harmful_ones():
+    names = tuple(f"n{place}" for place in range(40))
+
+    def damage(group: Group) -> float:
+        return math.inf if "n7" in group else sum({"n20": 0.5, "n33": 1.0}.get(name, 1e-5) for name in group)
+
+    made_up = MadeUpFiles(lambda _group: 0.0, 1.0, nodes=names)
+    made_up.damage_alone = damage
+    alone = damages_alone(made_up, OptionalSteps())
+    assert sorted(names, key=lambda name: -alone[name])[:3] == ["n7", "n33", "n20"]
+    assert math.isfinite(sum(alone.values()))
+
+
 HARM = dict(zip("abcdef", (0.5, 0.25, 0.1, 0.06, 0.05, 0.04), strict=True))
 PREDICTED = NodeTimes(
     in_int8=dict.fromkeys(HARM, 0.1),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from senseapp.compressions.quantization.grid import GRIDS, IntegerWeight, scale_of
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.loaded import Preprocessing
 
@@ -19,10 +22,15 @@ pytest.importorskip("litert_torch", reason="the extra litert is not installed")
 pytestmark = pytest.mark.slow
 
 from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: E402
+from ai_edge_litert.schema_py_generated import TensorType  # noqa: E402
 
 from senseapp.records.deployment import IntegerShare  # noqa: E402
 from senseapp.runtimes.base import runtime_named  # noqa: E402
 from senseapp.runtimes.litert.file import followers, operators, parsed, texts  # noqa: E402
+from senseapp.runtimes.litert.quantizer import _only  # noqa: E402
+from senseapp.runtimes.litert.rounding import input_ranges, products, tensors_of, with_products  # noqa: E402
+from senseapp.runtimes.onnxruntime.rounding.weights import rounded_products  # noqa: E402
+from senseapp.runtimes.quantizers import Fitting  # noqa: E402
 
 
 class Small(nn.Module):
@@ -229,3 +237,141 @@ def test_what_the_converter_lacks_is_refused_in_a_sentence(runtime, images):
 
     with pytest.raises(InvalidSpec, match="cannot be written for LiteRT"):
         runtime.exporter(Unknown(), images).write(Unknown())
+
+
+def test_fitted_weights_and_ranges_do_less_harm(runtime, network, images, content):
+    with torch.no_grad():
+        wanted = network(images)
+
+    def damages_of(opened):
+        found = torch.cat([opened.run(each[None]) for each in images])
+        return [relative_error(found, wanted)]
+
+    fitting = Fitting(batches=[images], damage_of=lambda each: damages_of(each)[0], damages_of=damages_of)
+    fitted, plain = runtime.fitted_quantizer(content, fitting), runtime.quantizer(content, [images])
+    assert fitting.steps.notes == []
+    every, usual = fitted.write(), plain.write()
+    assert fitted.nodes(every) == plain.nodes(usual)
+    assert len(every) <= len(usual)
+    assert damages_of(runtime.open(every)) < damages_of(runtime.open(usual))
+    nodes = plain.nodes(usual)
+    weights, own = fitted.write(weights_only=nodes), plain.write(weights_only=nodes)
+    assert damages_of(runtime.open(weights)) < damages_of(runtime.open(own))
+    assert fitted.write(but=nodes) == plain.write(but=nodes)
+
+
+class Kinds(nn.Module):
+    """Each kind of product, with strides, dilations, groups and uneven padding."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.depth = nn.Conv2d(8, 8, 5, padding=2, groups=8)
+        self.wide = nn.Conv2d(8, 12, 3, padding=2, dilation=2)
+        self.head = nn.Linear(12, 5, bias=False)
+
+    def forward(self, images):
+        return self.head(self.wide(self.depth(self.stem(images))).mean(dim=(2, 3)))
+
+
+@pytest.fixture(scope="module")
+def kinds(runtime, images):
+    network = Kinds().eval()
+    return runtime.exporter(network, images).write(network)
+
+
+def sums_of(node, read, weight, offsets):
+    """Return the outputs of a product (positions, O) for what it reads, in any order of positions."""
+    rows = node.rows(read, 10**6, torch.Generator().manual_seed(0))
+    sums = (rows @ node.matrix(weight).transpose(1, 2)).transpose(0, 1).flatten(1)
+    return sums if offsets is None else sums + offsets
+
+
+def test_products_are_read_as_they_compute(images, kinds):
+    found = products(kinds)
+    assert [(each.kind, each.groups) for each in found] == [("Conv", 1), ("Conv", 8), ("Conv", 1), ("Gemm", 1)]
+    (values,) = tensors_of(kinds, [images[:2]], [each for node in found for each in (node.input, node.node)])
+    for each in found:
+        sums, made = sums_of(each, values[each.input], each.values, each.offsets), values[each.node].flatten(0, -2)
+        assert torch.allclose(sums.mean(0), made.mean(0), atol=1e-4)
+        assert torch.allclose(sums.square().mean(0), made.square().mean(0), rtol=1e-3, atol=1e-5)
+
+
+def test_a_file_computes_with_the_integers_that_were_fitted(runtime, images, kinds):
+    usual, nodes = runtime.quantizer(kinds, [images]).write(), products(kinds)
+    rounded = rounded_products(
+        kinds,
+        [images],
+        nodes,
+        input_ranges(usual, nodes),
+        paired=False,
+        progress=lambda _step: None,
+        tensors=tensors_of,
+    )
+    stored = with_products(usual, rounded)
+    assert stored != usual
+    assert len(stored) <= len(usual)
+    (values,) = tensors_of(stored, [images[:2]], [each.node for each in nodes])
+    for before, each in pairwise(nodes):
+        if before.node != each.input:
+            continue
+        found = rounded[each.node]
+        weight, offsets = torch.from_numpy(found.integers * found.spread), torch.from_numpy(found.bias)
+        sums, made = sums_of(each, values[before.node], weight, offsets), values[each.node].flatten(0, -2)
+        step = float(made.max() - made.min()) / 255
+        assert float((sums.mean(0) - made.mean(0)).abs().max()) < step
+
+
+def test_weights_of_few_bits_are_stored_in_8_or_4(runtime, images):
+    network, layers = Kinds().eval(), {"stem": 4, "depth": 4, "wide": 8, "head": 4}
+    integers = {}
+    for name, bits in layers.items():
+        weight = network.get_submodule(name).weight
+        scale = scale_of(weight, bits=bits)
+        integers[name] = IntegerWeight.of(weight, scale, GRIDS["int"](bits))
+        weight.data.copy_(integers[name].dequantized())
+    content = runtime.exporter(network, images).write(network)
+    owners = runtime.layers_of_nodes(content, list(layers))
+    stored = runtime.with_quantized_weights(
+        content, list(owners), {node: integers[layer] for node, layer in owners.items()}
+    )
+    assert stored.notes == ("Weights of 4 layers are stored as integers, and computed with in float.",)
+    assert len(stored.content) < len(content)
+    assert relative_error(answers(runtime, stored.content, images), answers(runtime, content, images)) < 1e-5
+    model = parsed(stored.content)
+    kinds = [each.type for each in model.subgraphs[0].tensors if each.type in (TensorType.INT4, TensorType.INT8)]
+    assert sorted(kinds) == sorted([TensorType.INT4, TensorType.INT8] * 2)
+    unknown = runtime.with_quantized_weights(content, list(owners), {})
+    assert unknown.content == content
+    assert unknown.notes == ("Weights of 4 layers are rounded as the schedule says, and stored in 32 bits.",)
+
+
+def test_of_networks_with_layer_norms_products_alone_are_in_int8(runtime):
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 4, stride=4), nn.Flatten(2), nn.LayerNorm(16), nn.Linear(16, 8), nn.GELU(), nn.Flatten()
+    )
+    images = torch.randn(8, 3, 16, 16)
+    content = runtime.exporter(network.eval(), images).write(network)
+    quantizer = runtime.quantizer(content, [images])
+    every = quantizer.write()
+    kinds = {each.name: each.kind for each in operators(content)}
+    assert {kinds[name] for name in quantizer.nodes(every)} == {"CONV_2D", "FULLY_CONNECTED"}
+    assert "layer norms" in quantizer.notes[0]
+    fitting = Fitting(batches=[images], damage_of=lambda _each: 0.0, damages_of=lambda _each: [0.0])
+    whole = runtime.default_int8(content, fitting).content
+    assert {kinds[name] for name in quantizer.nodes(whole)} > {"CONV_2D", "FULLY_CONNECTED", "RSQRT"}
+    with torch.no_grad():
+        wanted = network(images)
+    assert relative_error(answers(runtime, every, images), wanted) < relative_error(
+        answers(runtime, whole, images), wanted
+    )
+
+
+def test_the_pattern_of_an_operator_fits_no_other_whose_name_begins_alike():
+    norm, product = "net/norm;", "net/norm;;net/linear;7"
+    assert re.search(_only(norm), f"{norm};")
+    assert not re.search(_only(norm), f"{product};")
+    assert re.search(_only(product), f"{product};")
+    assert re.search(_only("a", "b"), "a;b;")

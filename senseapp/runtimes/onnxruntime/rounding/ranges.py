@@ -7,7 +7,7 @@ them on processors and computes in float between roundings.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from onnx import NodeProto, helper
 from torch import Tensor
 
 from senseapp.compressions.quantization import ActivationObserver
-from senseapp.compressions.quantization.activations import OBSERVERS
+from senseapp.compressions.quantization.activations import OBSERVERS, MinMaxObserver
 from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input
 from senseapp.core.texts import plural
 from senseapp.networks.onnx.graph import OnnxGraph
@@ -28,27 +28,35 @@ from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import RoundingCause
 
 Range = tuple[float, float]
+TensorReader = Callable[[bytes, Sequence[Tensor], Sequence[str]], Iterator[dict[str, Tensor]]]
+"""Runs a file on batches, and yields what tensors of these names are on a few images after the other."""
 AT_ONCE = 8  # images whose tensors are held
 
 
 def ranges(
     network: bytes, batches: Sequence[Tensor], tensors: Sequence[str], observer: ActivationObserver
 ) -> dict[str, Range]:
-    """Return the range of each of ``tensors`` by an observer, without those of integers or not finite.
-
-    That of images clips none of their values: clipping bright pixels would suit dark pictures only.
-    """
-    generator = torch.Generator().manual_seed(0)
+    """Return the range of each of ``tensors`` by an observer, without those of integers or not finite."""
     images = onnx.load_from_string(network).graph.input[0].name
-    watching = {tensor: OBSERVERS[observer]() for tensor in tensors}
-    for values in tensors_of(network, batches, tensors):
+    return observed_ranges(tensors_of(network, batches, tensors), observer, images=images)
+
+
+def observed_ranges(
+    read: Iterable[Mapping[str, Tensor]], observer: ActivationObserver, *, images: str
+) -> dict[str, Range]:
+    """Return the range of each tensor that is ``read`` by an observer, without those of integers or not finite.
+
+    That of ``images`` clips none of their values: clipping bright pixels would suit dark pictures only.
+    """
+    generator, watching = torch.Generator().manual_seed(0), dict[str, MinMaxObserver]()
+    for values in read:
         for tensor, output in values.items():
             if not output.is_floating_point():
                 continue
             most = 4096 * len(output)  # of a tensor for each image, that ranges are taken from
             if observer != "minmax" and tensor != images and output.numel() > most:
                 output = output.reshape(-1)[torch.randint(output.numel(), (most,), generator=generator)]
-            watching[tensor].update(output)
+            watching.setdefault(tensor, OBSERVERS[observer]()).update(output)
     rounding = partial(fake_quantize_input, bits=INT8_BITS)
     ends = {
         tensor: each.extremes if tensor == images else each.value_range(rounding) for tensor, each in watching.items()

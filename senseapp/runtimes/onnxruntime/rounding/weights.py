@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from senseapp.core.steps import SEPARATOR
 from senseapp.records.deployment import INT8_BITS
 from senseapp.runtimes.onnxruntime.integer_weights import integers_of
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode
-from senseapp.runtimes.onnxruntime.rounding.ranges import Range, activation_grid, tensors_of
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range, TensorReader, activation_grid, tensors_of
 
 LARGEST = int(torch.iinfo(torch.int8).max)
 MOST_OF_A_PAIR = int(torch.iinfo(torch.int16).max) // int(torch.iinfo(torch.uint8).max)
@@ -78,32 +78,37 @@ def rounded_products(
     integers: Mapping[str, IntegerWeight] | None = None,
     largest: int = LARGEST,
     any_order: bool = False,
+    paired: bool = True,
     progress: Callable[[str], None],
+    tensors: TensorReader = tensors_of,
 ) -> dict[str, RoundedProduct]:
     """Return by node the weights and biases that change its output least, given that inputs are rounded to ``inputs``.
 
-    With ``any_order``, sums of products fit in 16 bits also where a runtime pairs weights otherwise than onnxruntime.
+    Sums of two products fit in 16 bits if ``paired``; with ``any_order`` also where a runtime pairs weights otherwise
+    than onnxruntime. ``tensors`` runs ``network``, a file of any runtime that it reads.
     A weight that is made of ``integers``, by node those of its layer, keeps them if they are small enough for this.
     The bias takes up the difference that rounded inputs and weights make to the mean of the output, so weights are
     fitted to the covariance of inputs where there is one (Nagel et al. 2019, "Data-free quantization", section 4.2).
     """
     wanted = [each for each in products if each.input in inputs]
-    moments, found = _moments(network, batches, wanted, inputs), dict[str, RoundedProduct]()
+    read, found = tensors(network, batches, sorted({each.input for each in wanted})), dict[str, RoundedProduct]()
+    moments = _moments(read, sum(map(len, batches)), wanted, inputs)
     for index, each in enumerate(wanted):
         progress(f"Rounding weights{SEPARATOR}{index} of {len(wanted)} layers")
         most = min(largest, MOST_OF_A_PAIR // 2) if any_order and each.order_varies else largest
         layer = (integers or {}).get(each.node)
         own = None if layer is None else integers_of(each, layer)
-        found[each.node] = _rounded_product(each, moments[each.node], inputs[each.input], most, own)
+        beside = paired and not each.depthwise
+        found[each.node] = _rounded_product(each, moments[each.node], inputs[each.input], most, own, paired=beside)
     return found
 
 
 def _moments(
-    network: bytes, batches: Sequence[Tensor], products: Sequence[WeightedNode], inputs: Mapping[str, Range]
+    read: Iterable[Mapping[str, Tensor]], images: int, products: Sequence[WeightedNode], inputs: Mapping[str, Range]
 ) -> dict[str, list[Tensor]]:
     """Return by node the second moments of its rounded inputs (G, K, K), and means (G, K) of these and the others."""
-    generator, images, sums = torch.Generator().manual_seed(0), sum(map(len, batches)), dict[str, list[Tensor]]()
-    for values in tensors_of(network, batches, sorted({each.input for each in products})):
+    generator, sums = torch.Generator().manual_seed(0), dict[str, list[Tensor]]()
+    for values in read:
         for each in products:
             # second moments of fewer rows than columns are singular; this is well beyond that
             width = each.matrix(each.values).shape[2]
@@ -124,7 +129,13 @@ def _moments(
 
 
 def _rounded_product(
-    product: WeightedNode, moments: Sequence[Tensor], ends: Range, largest: int, own: IntegerWeight | None
+    product: WeightedNode,
+    moments: Sequence[Tensor],
+    ends: Range,
+    largest: int,
+    own: IntegerWeight | None,
+    *,
+    paired: bool,
 ) -> RoundedProduct:
     weight, offsets, (second, seen, mean) = product.matrix(product.values), product.offsets, moments
     least = torch.zeros_like(weight[:, :, :1])
@@ -134,7 +145,7 @@ def _rounded_product(
     kept = None
     if own is not None:
         kept = product.matrix(own.values.float()), own.scale.reshape(-1).expand(least.numel()).view_as(least)
-    steps, scale = rounded(weight, second, least_scale=least, largest=largest, paired=not product.depthwise, own=kept)
+    steps, scale = rounded(weight, second, least_scale=least, largest=largest, paired=paired, own=kept)
     exact, integers = weight.double() @ mean[:, :, None], (steps * scale).double()
     biases = [
         None if offsets is None else (offsets + (exact - integers @ each[:, :, None]).reshape(-1)).float().numpy()
