@@ -15,14 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from senseapp.compat.torch_internals import (
-    Identities,
-    OperationMode,
-    identity_of,
-    storage_of,
-    version_of,
-    written_by,
-)
+from senseapp.compat.torch_internals import Identities, OperationMode, identity_of, storage_of, version_of, written_by
 from senseapp.networks.products import DataFlow, Origins, Product, products_of
 from senseapp.records.profile import FlowNode
 

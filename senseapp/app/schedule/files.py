@@ -35,13 +35,7 @@ from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.records.schedule import Schedule
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
 from senseapp.server.run_tasks import Int8Trial, Verification
-from senseapp.views.frames.files import (
-    DEPLOYED_COLUMNS,
-    INTEGER_COLUMNS,
-    STANDINGS,
-    deployed_rows,
-    integer_rows,
-)
+from senseapp.views.frames.files import DEPLOYED_COLUMNS, INTEGER_COLUMNS, STANDINGS, deployed_rows, integer_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import OPERATOR_COLUMNS, operator_rows
 from senseapp.views.words.wording import INTERVAL_OR_BOUND, download_stem, int8_machine_text, int8_text

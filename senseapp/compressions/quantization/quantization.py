@@ -11,12 +11,7 @@ import torch
 from torch import Tensor
 
 from senseapp.compressions import QuantizationConfig, base
-from senseapp.compressions.quantization.activations import (
-    OBSERVERS,
-    MinMaxObserver,
-    changed_inputs,
-    observe_inputs,
-)
+from senseapp.compressions.quantization.activations import OBSERVERS, MinMaxObserver, changed_inputs, observe_inputs
 from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, rounded_weight, scale_of
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 

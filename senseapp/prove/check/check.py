@@ -35,13 +35,7 @@ from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.check import (
-    FILES_ARE_OPEN,
-    CheckedLimit,
-    CheckReport,
-    CheckSpec,
-    TensorDivergence,
-)
+from senseapp.records.check import FILES_ARE_OPEN, CheckedLimit, CheckReport, CheckSpec, TensorDivergence
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
 from senseapp.runtimes.base import Runtime, runtime_named
 from senseapp.runtimes.call_times import ratio, times

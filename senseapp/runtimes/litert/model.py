@@ -13,14 +13,7 @@ import torch
 from ai_edge_litert.interpreter import Interpreter
 from torch import Tensor
 
-from senseapp.core.errors import (
-    InvalidSpec,
-    OutOfMemory,
-    SenseError,
-    UnsupportedModel,
-    first_line_of,
-    is_about_memory,
-)
+from senseapp.core.errors import InvalidSpec, OutOfMemory, SenseError, UnsupportedModel, first_line_of, is_about_memory
 from senseapp.core.texts import plural, printable_text
 from senseapp.networks.network import OUTPUTS, nested
 from senseapp.networks.onnx.metadata import is_channels_last
