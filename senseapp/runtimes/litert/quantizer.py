@@ -59,9 +59,9 @@ class LiteRtQuantizer(Quantizer):
     ) -> None:
         self.network, self._activation_bits = network, activation_bits
         self._followers = followers(network)
-        every, weighted = operators(network), {each.node for each in products(network)}
-        keeps = not whole and bool(_BETWEEN_ROUNDINGS & {each.kind for each in every})
-        self.in_float = tuple(each.name for each in every if keeps and each.name not in weighted)
+        self._operators, weighted = operators(network), {each.node for each in products(network)}
+        keeps = not whole and bool(_BETWEEN_ROUNDINGS & {each.kind for each in self._operators})
+        self.in_float = tuple(each.name for each in self._operators if keeps and each.name not in weighted)
         self.notes = (ONLY_WEIGHTED,) if keeps else ()
         model = parsed(network)
         (self._signature,), (graph,) = model.signatureDefs, model.subgraphs
@@ -142,25 +142,25 @@ class LiteRtQuantizer(Quantizer):
     def nodes(self, content: bytes) -> list[str]:
         """Return the operators of a file that compute in integers."""
         own = set(computing(content))
-        return [each.name for each in operators(self.network) if each.name in own]
+        return [each.name for each in self._operators if each.name in own]
 
     def _library(self, but: Collection[str] = (), weights_only: Collection[str] = ()) -> Any:
         """Return LiteRT's quantizer with the rules of a file; of those that fit an operator the last one counts."""
-        quantizer = Library(bytearray(self.network))
+        quantizer, only = Library(bytearray(self.network)), {each.name: _only(*each.writes) for each in self._operators}
         quantizer.add_static_config(".*", _ALL, self._activation_bits, _BITS)
         for border in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
             quantizer.update_quantization_recipe(".*", border, algorithm_key=_NO_QUANTIZE)
         for name in (*self.in_float, *but, *weights_only):
             for each in (name, *self._followers.get(name, ())):
-                quantizer.update_quantization_recipe(_only(each), _ALL, algorithm_key=_NO_QUANTIZE)
+                quantizer.update_quantization_recipe(only[each], _ALL, algorithm_key=_NO_QUANTIZE)
         for name in weights_only:
-            quantizer.add_weight_only_config(f"{_only(name)}()", _ALL, _BITS)
+            quantizer.add_weight_only_config(f"{only[name]}()", _ALL, _BITS)
         return quantizer
 
 
-def _only(name: str) -> str:
+def _only(*writes: str) -> str:
     """Return a pattern of one operator: LiteRT's quantizer calls it by its outputs, each with a semicolon behind."""
-    return f"^{re.escape(name)};"
+    return f"^{re.escape(''.join(f'{name};' for name in writes))}$"  # names have semicolons too
 
 
 def with_stored_weights(network: bytes, integers: Mapping[str, IntegerWeight]) -> tuple[bytes, int]:

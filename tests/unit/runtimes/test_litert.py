@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -22,6 +23,7 @@ from ai_edge_litert.schema_py_generated import TensorType  # noqa: E402
 
 from senseapp.runtimes.base import runtime_named  # noqa: E402
 from senseapp.runtimes.litert.file import followers, operators, parsed, texts  # noqa: E402
+from senseapp.runtimes.litert.quantizer import _only  # noqa: E402
 from senseapp.runtimes.litert.rounding import input_ranges, products, tensors_of, with_products  # noqa: E402
 from senseapp.runtimes.onnxruntime.rounding.weights import rounded_products  # noqa: E402
 from senseapp.runtimes.quantizers import Fitting  # noqa: E402
@@ -306,3 +308,11 @@ def test_of_networks_with_layer_norms_products_alone_are_in_int8(runtime):
     assert relative_error(answers(runtime, every, images), wanted) < relative_error(
         answers(runtime, whole, images), wanted
     )
+
+
+def test_the_pattern_of_an_operator_fits_no_other_whose_name_begins_alike():
+    norm, product = "net/norm;", "net/norm;;net/linear;7"
+    assert re.search(_only(norm), f"{norm};")
+    assert not re.search(_only(norm), f"{product};")
+    assert re.search(_only(product), f"{product};")
+    assert re.search(_only("a", "b"), "a;b;")
