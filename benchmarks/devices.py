@@ -174,7 +174,9 @@ def int8_row(name: str) -> None:
                 own = ["--data", "shapes", "--task", "segmentation", "--mean", half, "--std", half]
             else:
                 path.write_bytes(onnx_copy(trained(TRAINED[name]), torch.zeros(2, 1, 32, 32)))
-                own = ["--data", "demo"]
+                trained_with = load_model(ModelSpec()).preprocessing
+                mean, std = (",".join(map(str, each)) for each in (trained_with.mean, trained_with.std))
+                own = ["--data", "demo", "--mean", mean, "--std", std]
             model = ["--model", "onnx", "--checkpoint", str(path), "--preprocessing", "own", *own]
         common = ["--mode", "quick", "--compression", "quantization", "--levels", "8", "--out", run]
         _asked(["analyze", *model, *common])
