@@ -61,7 +61,7 @@ check: $(DEV)
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.compression_names
 	$(BIN)/python -m scripts.markup
-	$(BIN)/python -m pytest -q --doctest-modules senseapp --ignore senseapp/runtimes/litert
+	$(BIN)/python -m pytest -q --doctest-modules senseapp --ignore senseapp/runtimes/litert --ignore senseapp/runtimes/qnn
 
 format: $(DEV)
 	$(BIN)/ruff format .
