@@ -43,7 +43,7 @@ examples:
   python -m senseapp check float.onnx int8.onnx --data val --max-drop 1 --max-time 0.8 --out check.html
   python -m senseapp check a.safetensors b.safetensors --model timm/resnet18 --data val
   python -m senseapp check runs/demo runs/demo/deployed-0123456789abcdef.onnx --data demo --max-drop 2
-  python -m senseapp check float.onnx int8.onnx --data val --max-drop 1 --processor qnn --compiled htp.onnx
+  python -m senseapp check float.onnx int8.onnx --data val --max-drop 1 --device qnn --out htp.onnx
 """
 
 _FORMS = {
@@ -78,18 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_timing(limits)
     limits.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw of --samples")
     limits.add_argument(
-        "--processor",
+        "--device",
         default="",
-        metavar="P",
-        help="also check the answers on a simulated processor: qnn, Qualcomm's HTP (ONNX files in int8; slow, seconds "
-        "an image)",
-    )
-    limits.add_argument(
-        "--processor-seconds",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="that its simulator may take (default: 600); it runs on as many images as fit",
+        metavar="D[=SECONDS]",
+        help="also check the answers on a simulated device: qnn, Qualcomm's HTP (ONNX files in int8; slow: seconds an "
+        "image), on as many images as fit into so many seconds (default: 600)",
     )
     parser.set_defaults(network="", runtime=None, num_classes=None, in_chans=None)  # a file is run as it is
     files = parser.add_argument_group("what is written")
@@ -100,10 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FILE",
         help="what ends in .html is one page with all figures and pictures, in .xml JUnit XML for build servers, in "
-        ".md a summary for a merge request; may be repeated",
-    )
-    files.add_argument(
-        "--compiled", type=Path, metavar="FILE.onnx", help="the file as compiled for --processor (its context binary)"
+        ".md a summary for a merge request, in .onnx the file as compiled for --device; may be repeated",
     )
     files.add_argument(
         "--format", choices=("text", "json"), default="text", help="of what is printed: sentences, or one JSON line"
@@ -112,10 +102,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, write the files asked for, print the verdict, and return the exit status."""
-    if wrong := [path.name for path in arguments.out if path.suffix not in _FORMS]:
-        raise InvalidSpec(f"--out writes {', '.join(_FORMS)}, got {wrong[0]}.")
-    if arguments.compiled is not None and not arguments.processor:
-        raise InvalidSpec("--compiled writes the file of --processor, which is not given.")
+    compiled = next((path for path in arguments.out if path.suffix == ".onnx"), None)
+    reports = [path for path in arguments.out if path != compiled]
+    if wrong := [path.name for path in reports if path.suffix not in _FORMS]:
+        raise InvalidSpec(f"--out writes {', '.join(_FORMS)} and one .onnx, got {wrong[0]}.")
+    if compiled is not None and not arguments.device:
+        raise InvalidSpec("--out writes .onnx, the file as compiled for --device, which is not given.")
     spec = _spec_from(arguments)
     with ExitStack() as stack:
         shown: list[Callable[[str], None]] = []
@@ -127,8 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
             for show in shown if sentence else ():
                 show(sentence)
 
-        report = _checked(spec, progress, compiled=arguments.compiled)
-    for path in arguments.out:
+        report = _checked(spec, progress, compiled=compiled)
+    for path in reports:
         write_file(path, object_at(_FORMS[path.suffix])(report))
     from senseapp.views.words.check import json_of
 
@@ -156,8 +148,17 @@ def _checked(spec: CheckSpec, progress: Callable[[str], None], *, compiled: Path
     return report
 
 
+def _seconds_of(text: str) -> dict[str, float]:
+    """Return the seconds that a simulated device may take, if they are given; InvalidSpec unless they are a number."""
+    try:
+        return {"processor_seconds": float(text)} if text else {}
+    except ValueError as error:
+        raise InvalidSpec(f"--device takes a name and seconds, as qnn=600, got {text} seconds.") from error
+
+
 def _spec_from(arguments: argparse.Namespace) -> CheckSpec:
     sides, data = _sides(arguments)
+    processor, _, seconds = arguments.device.partition("=")
     spec = CheckSpec(
         reference=sides[0],
         candidate=sides[1],
@@ -168,8 +169,8 @@ def _spec_from(arguments: argparse.Namespace) -> CheckSpec:
         seed=arguments.seed,
         threads=arguments.threads,
         batch=arguments.batch_size,
-        processor=arguments.processor,
-        processor_seconds=arguments.processor_seconds,
+        processor=processor,
+        **_seconds_of(seconds),
     )
     if arguments.max_drop is None:
         return spec

@@ -139,6 +139,8 @@ NOT_ON_PAGES = (
     "cli",
     "formats",
     "store/device_times",
+    "runtimes/kit",
+    "runtimes/litert/__init__",
     "runtimes/onnxruntime/operations",
     "app/server",
     "app/schedule/files",
