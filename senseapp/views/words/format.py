@@ -24,6 +24,15 @@ def count(number: float, *, unit: str = "") -> str:
     return f"{number:,.0f}{suffix}"
 
 
+def short(number: float) -> str:
+    """Return a positive number in three digits, without an exponent.
+
+    >>> short(0.1234), short(36.0), short(999.9999)
+    ('0.123', '36', '1,000')
+    """
+    return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
+
+
 def percent(fraction: float, *, digits: int = 0) -> str:
     """Return a fraction as percent: ``0.5`` becomes ``50 %``."""
     return f"{100 * fraction:.{digits}f} %"
