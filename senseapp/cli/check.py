@@ -18,7 +18,7 @@ from senseapp.core.files import write_file
 from senseapp.core.registry import object_at
 from senseapp.descriptions.runtimes import runtime_of_file
 from senseapp.prove.decision import usual_decision
-from senseapp.records.check import FILES_ARE_OPEN, CheckReport, CheckSpec
+from senseapp.records.check import FILES_ARE_OPEN, SIMULATED_SECONDS, CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.checks import COMPILED, CheckObserver, CheckTask, read_report
 from senseapp.server.process.processes import JobProcess, carry_out_in
@@ -148,10 +148,10 @@ def _checked(spec: CheckSpec, progress: Callable[[str], None], *, compiled: Path
     return report
 
 
-def _seconds_of(text: str) -> dict[str, float]:
-    """Return the seconds that a simulated device may take, if they are given; InvalidSpec unless they are a number."""
+def _seconds_of(text: str) -> float:
+    """Return the seconds that a simulated device may take, as ``--device`` has them; InvalidSpec for other text."""
     try:
-        return {"processor_seconds": float(text)} if text else {}
+        return float(text) if text else SIMULATED_SECONDS
     except ValueError as error:
         raise InvalidSpec(f"--device takes a name and seconds, as qnn=600, got {text} seconds.") from error
 
@@ -170,7 +170,7 @@ def _spec_from(arguments: argparse.Namespace) -> CheckSpec:
         threads=arguments.threads,
         batch=arguments.batch_size,
         processor=processor,
-        **_seconds_of(seconds),
+        processor_seconds=_seconds_of(seconds),
     )
     if arguments.max_drop is None:
         return spec

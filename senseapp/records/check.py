@@ -19,6 +19,8 @@ from senseapp.tasks.reading import Reading
 
 FILES_ARE_OPEN = "Running the original"
 """The step that begins once both files are open and can be compared."""
+SIMULATED_SECONDS = 600.0
+"""That the simulator of a processor may take, where nothing else is asked for."""
 
 
 @register
@@ -53,7 +55,7 @@ class CheckSpec:
     candidate_title: str = ""
     own_images: int = 0
     processor: str = ""
-    processor_seconds: float = 600.0
+    processor_seconds: float = SIMULATED_SECONDS
 
     def __post_init__(self) -> None:
         if self.metric is not None:

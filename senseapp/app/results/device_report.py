@@ -14,6 +14,7 @@ from senseapp.core.markdown import md
 from senseapp.records.candidate import Candidate, file_name
 from senseapp.records.jobs import RunRecord
 from senseapp.store.device_times.base import ReportSummary
+from senseapp.views.words import format as fmt
 
 _MOST_MEGABYTES = 50  # of a profile, which may list every operator of many runs
 
@@ -45,7 +46,7 @@ def _machine(candidate: Candidate) -> str:
 
 
 def _shown(found: ReportSummary) -> None:
-    call = f"{1000 * found.seconds:.3g} ms"
+    call = f"{fmt.short(1000 * found.seconds)} ms"
     figures = {"A call, estimated" if found.is_estimate else "A call": call, "Tool": found.tool}
     if found.processors:
         figures["Operators"] = ", ".join(f"{count:,} on {name}" for name, count in found.processors)
@@ -53,7 +54,7 @@ def _shown(found: ReportSummary) -> None:
     if found.kinds:
         text_table(
             ("Operator", "Number", "Time"),
-            [(kind, str(count), f"{1000 * spent:.3g} ms") for kind, count, spent in found.kinds],
+            [(kind, str(count), f"{fmt.short(1000 * spent)} ms") for kind, count, spent in found.kinds],
             alt_text="What operators of each kind take on the device",
             key="results.device_report.kinds",
         )

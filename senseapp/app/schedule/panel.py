@@ -202,7 +202,7 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
     left = dict[str, str]()
     if settings.times is not None:
         untouched = time_range(result, settings.times)[1]
-        left["Predicted ms of a call"] = f"{1000 * untouched:.3g} → {achieved[MILLISECONDS]:.3g}"
+        left["Predicted ms of a call"] = f"{fmt.short(1000 * untouched)} → {fmt.short(achieved[MILLISECONDS])}"
     if result.profile.num_params:
         left[_COMPACT] = f"100 % → {fmt.percent(1 - achieved['bytes'], digits=1)}"
     if settings.partner is not None or result.compression.description.sets_bits:

@@ -40,6 +40,7 @@ from senseapp.solve.problem import budget_of
 from senseapp.solve.time_budget import schedule_within, time_range
 from senseapp.solve.trade_off import schedule_for
 from senseapp.store.layer_times import is_report, merged, report_tools
+from senseapp.views.words import format as fmt
 
 _BETWEEN = "~"
 
@@ -275,8 +276,7 @@ def _from_files(run_id: str, result: RunResult) -> LayerTimes | None:
 
 def _choose(run_id: str, result: RunResult, times: LayerTimes) -> tuple[LayerTimes | None, float]:
     least, untouched = (1000 * seconds for seconds in time_range(result, times))
-    as_it_is, shortest = (f"{each:.3g}" if each < 1000 else f"{each:,.0f}" for each in (untouched, least))
-    st.caption(f"{as_it_is} ms as it is, {shortest} ms at least: {times.source}.")
+    st.caption(f"{fmt.short(untouched)} ms as it is, {fmt.short(least)} ms at least: {times.source}.")
     if least >= untouched:
         st.warning("Compressing layers saves no time here.", icon=":material/warning:")
         return None, 0.0
