@@ -285,9 +285,6 @@ def _by_order(report: Report, profile: ModelProfile, owners: Sequence[tuple[str,
     products = [place for place, row in enumerate(report.rows) if owners[place] or kind_of(row.kind) is not None]
     calls = _calls(profile)
     unnamed = [place for place in products if not owners[place]]
-    left = [layer for layer in calls if not any(layer.name in own for own in owners)]
-    if len(unnamed) == len(left) == 1 and _fits(kind_of(report.rows[unnamed[0]].kind), left[0]):
-        return {unnamed[0]: left[0].name}
     if not unnamed or not report.in_order or len(products) != len(calls):
         return {}
     for place, layer in zip(products, calls, strict=True):
