@@ -51,7 +51,7 @@ _QNN = (
 TARGETS = {
     each.name: each
     for each in (
-        Target(name="computer", label="This computer (onnxruntime)", runtime_name="onnxruntime", takes_any=True),
+        Target(name="computer", label="This computer (ONNX)", runtime_name="onnxruntime", takes_any=True),
         Target(
             name="intel",
             label="Intel (OpenVINO)",
