@@ -17,12 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
 from senseapp.core.errors import SenseError
 from senseapp.networks.onnx.open import open_onnx
-from tests.hostile_onnx import BY_HAND, RUN, mutated
+from tests import hostile_onnx
 from tests.onnx_styles import STYLES
 
 MOST_MEMORY = 4 << 30
@@ -88,24 +89,24 @@ def _answer(content: bytes, writing: int, opens: Callable[[bytes], object]) -> N
         os._exit(status)
 
 
-def files(number: int, after: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yield names of files, and what makes them: those by hand, then ``number`` changed ones."""
-    if not after:
-        yield from ((name, make) for name, (make, _) in BY_HAND.items())
-        yield from RUN.items()
-    for seed in range(after, after + number):
-        yield f"changed {seed}", lambda seed=seed: mutated(seed)
+def asked_files(description: str | None, hostile: ModuleType) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Yield names of files of ``hostile``, and what makes them: those by hand, then as many changed ones as asked."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--files", type=int, default=1000)
+    parser.add_argument("--after", type=int, default=0)
+    asked = parser.parse_args()
+    if not asked.after:
+        yield from ((name, make) for name, (make, _) in hostile.BY_HAND.items())
+        yield from hostile.RUN.items()
+    for seed in range(asked.after, asked.after + asked.files):
+        yield f"changed {seed}", lambda seed=seed: hostile.mutated(seed)
 
 
 def main() -> int:
     """Open all files and print what became of them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=1000)
-    parser.add_argument("--after", type=int, default=0)
-    asked = parser.parse_args()
     torch.set_num_threads(1)
     open_onnx(STYLES["opset 18"]())  # torch loads modules, which need a folder for temporary files, at the first shapes
-    return report(files(asked.files, asked.after), open_onnx)
+    return report(asked_files(__doc__, hostile_onnx), open_onnx)
 
 
 def report(
