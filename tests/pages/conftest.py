@@ -274,3 +274,8 @@ def tick(app: AppTest, service: Service, *run_ids: str) -> None:
     rows = [place for place, record in enumerate(records) if record.run_id in run_ids]
     app.session_state[table_key(records)] = {"selection": {"rows": rows, "columns": [], "cells": []}}
     app.run()
+
+
+def selects(app: AppTest) -> list[Any]:
+    """Return the selects of Analyze but the first, of where files will run."""
+    return [each for each in app.selectbox if each.key != "analyze.target"]

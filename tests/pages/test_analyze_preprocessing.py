@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.records.inputs import PreparationChoice, PreparationTrial, PreviewReport
 from senseapp.records.spec import RunSpec
 from senseapp.server.service import Service
-from tests.pages.conftest import ScriptedInputs, started, texts, wait_for_card
+from tests.pages.conftest import ScriptedInputs, selects, started, texts, wait_for_card
 from tests.pages.records import a_reading
 from tests.pages.test_analyze_uploads import CLASSES, archive, upload_checkpoint, upload_images
 from tests.pictures import class_files
@@ -66,7 +66,7 @@ def preprocessing(app: AppTest):
 @pytest.mark.slow
 def test_what_the_images_choose_is_shown_and_measured(analyze: AppTest, service: Service) -> None:
     assert not analyze.exception
-    assert analyze.selectbox[1].options[0] == "timm/efficientnet_lite0 or a look-alike · the images decide"
+    assert selects(analyze)[0].options[0] == "timm/efficientnet_lite0 or a look-alike · the images decide"
     assert VERDICT in texts(analyze)
     assert "One caveat." in texts(analyze)
     assert list(preprocessing(analyze).options) == [
@@ -93,10 +93,10 @@ def test_another_preprocessing_can_be_picked(analyze: AppTest, service: Service)
 @pytest.mark.slow
 def test_recognised_as_goes_away_with_another_architecture(analyze: AppTest, service: Service) -> None:
     assert "Recognised as timm/efficientnet_lite0" in texts(analyze)
-    analyze.selectbox[1].set_value("timm/tf_efficientnet_lite0").run()
+    selects(analyze)[0].set_value("timm/tf_efficientnet_lite0").run()
     wait_for_card(analyze)
     assert "Recognised as" not in texts(analyze)
-    analyze.selectbox[1].set_value("another").run()
+    selects(analyze)[0].set_value("another").run()
     wait_for_card(analyze)
     assert "Recognised as" not in texts(analyze)
 
@@ -107,7 +107,7 @@ def test_a_renamed_checkpoint_is_offered_as_a_guess(app: AppTest, service: Servi
     file = io.BytesIO()
     torch.save({f"p{place}": value for place, value in enumerate(state.values())}, file)
     upload_checkpoint(app, "net.pth", file.getvalue())
-    assert app.selectbox[1].options[0] == "timm/resnet10t · order and shapes fit, under other names"
+    assert selects(app)[0].options[0] == "timm/resnet10t · order and shapes fit, under other names"
     assert "Names are unknown; order and shapes fit timm/resnet10t. This is a guess" in texts(app)
     assert "4 classes" in texts(app)
     assert not app.error

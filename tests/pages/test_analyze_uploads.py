@@ -16,7 +16,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.process.requester import WorkerRequest
 from senseapp.server.service import Service
-from tests.pages.conftest import started, texts, wait_for_card
+from tests.pages.conftest import selects, started, texts, wait_for_card
 from tests.pictures import class_files, png
 
 CLASSES = tuple("0123456789")
@@ -60,7 +60,7 @@ def test_an_unknown_checkpoint_is_recognised_and_confirmed(analyze: AppTest, ser
     upload_checkpoint(analyze, "../../my net.pth", checkpoint())
     assert not analyze.exception
     assert kept_files(tmp_path / "home") == ["my net.pth"]
-    picker = analyze.selectbox[1]
+    picker = selects(analyze)[0]
     assert picker.value == "timm/resnet10t"
     assert picker.options[0] == "timm/resnet10t · every name and shape fits"
     assert "Recognised as timm/resnet10t" in texts(analyze)
@@ -78,13 +78,13 @@ def test_an_unknown_checkpoint_is_recognised_and_confirmed(analyze: AppTest, ser
 
 def test_another_architecture_shows_what_differs(analyze: AppTest) -> None:
     upload_checkpoint(analyze, "net.pth", checkpoint())
-    analyze.selectbox[1].set_value("timm/resnet18d").run()
+    selects(analyze)[0].set_value("timm/resnet18d").run()
     wait_for_card(analyze)
     assert "do not fit timm/resnet18d" in analyze.error[0].value
     table = analyze.dataframe[0].value
     assert {"missing"} <= set(table["Difference"])
     assert analyze.button(key="analyze.run").disabled
-    analyze.selectbox[1].set_value("timm/resnet10t").run()
+    selects(analyze)[0].set_value("timm/resnet10t").run()
     wait_for_card(analyze)
     assert not analyze.error
 
@@ -153,7 +153,7 @@ def test_a_checkpoint_without_classifier_is_measured_only_when_that_is_wanted(
     analyze: AppTest, service: Service
 ) -> None:
     upload_checkpoint(analyze, "features.pth", without_head())
-    assert analyze.selectbox[1].options[0] == "timm/resnet10t · all fits, the classifier is missing"
+    assert selects(analyze)[0].options[0] == "timm/resnet10t · all fits, the classifier is missing"
     assert "those of timm/resnet10t without its classifier" in analyze.warning[0].value
     assert analyze.button(key="analyze.run").disabled
     analyze.toggle(key="analyze.model.head.timm/resnet10t").set_value(True).run()
@@ -167,7 +167,7 @@ def test_folders_that_mean_nothing_can_be_measured_without_labels(analyze: AppTe
     upload_images(analyze, "pets.zip", archive(class_files(("cat", "dog"), each=2)))
     assert "measure without labels" in analyze.error[0].value
     assert analyze.button(key="analyze.run").disabled
-    analyze.selectbox[1].set_value("none").run()
+    selects(analyze)[0].set_value("none").run()
     wait_for_card(analyze)
     analyze.button(key="analyze.run").click().run()
     assert started(service).data.labels == "none"
@@ -178,7 +178,7 @@ def test_a_table_of_labels_can_be_chosen_among_several(analyze: AppTest, service
     files = {"a.png": png(0), "b.png": png(1), "truth.csv": table, "other.csv": table}
     upload_images(analyze, "digits.zip", archive(files))
     assert "There are no labels" in texts(analyze)
-    analyze.selectbox[1].set_value("truth.csv").run()
+    selects(analyze)[0].set_value("truth.csv").run()
     wait_for_card(analyze)
     assert "2 images · 2 classes · from a table" in texts(analyze)
     analyze.button(key="analyze.run").click().run()

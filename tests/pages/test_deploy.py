@@ -10,7 +10,8 @@ import pytest
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import NotFound
 from senseapp.metrics import METRICS
-from senseapp.records.deployment import DeploySettings, ExecutedNode, IntegerShare
+from senseapp.records.deployment import DeploySettings
+from senseapp.records.executed import ExecutedNode, IntegerShare
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
