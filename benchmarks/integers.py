@@ -29,7 +29,7 @@ from senseapp.core.errors import SenseError
 from senseapp.data.load import images_for
 from senseapp.networks.network import in_calls
 from senseapp.networks.sources.load import load_model
-from senseapp.records.deployment import IntegerShare
+from senseapp.records.executed import IntegerShare
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.call_times import saturates

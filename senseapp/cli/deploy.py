@@ -33,7 +33,8 @@ from senseapp.descriptions.targets import target_of_file
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision, pays
 from senseapp.records.candidate import Candidate, Delivery
-from senseapp.records.deployment import DeployKind, Deployment, DeploySettings, IntegerShare
+from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
+from senseapp.records.executed import IntegerShare
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import refusal, verdicts
 from senseapp.server.delivery_tasks import DeliverTask

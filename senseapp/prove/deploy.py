@@ -33,7 +33,6 @@ from senseapp.records.candidate import Candidate, Form, own_bounds
 from senseapp.records.deployment import (
     Deployment,
     DeploySettings,
-    IntegerShare,
     Median,
     OperatorShare,
     OperatorTime,
@@ -41,6 +40,7 @@ from senseapp.records.deployment import (
     operator_shares,
     thresholds_text,
 )
+from senseapp.records.executed import IntegerShare
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
 from senseapp.runtimes.base import QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import ratio

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec, check_choice
-from senseapp.core.texts import first_names, plural
 from senseapp.descriptions import LevelScale
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.descriptions.targets import USUAL_TARGET, target_of_file
 from senseapp.metrics import MetricChange
+from senseapp.records.executed import LEAST_INTEGERS, IntegerShare
 from senseapp.records.profile import ModelProfile
 
 
@@ -302,97 +302,6 @@ def operator_shares(original: Sequence[OperatorTime], file: Sequence[OperatorTim
         for kind, (one, other) in pairs.items()
     )
     return tuple(sorted(shares, key=lambda each: -max(each.original_seconds, each.seconds)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedNode:
-    """A node that a runtime executes in a call of a file.
-
-    Attributes:
-        name, kind: in the file; of what is no product, as the runtime calls it.
-        in_integers: whether it computes on integers.
-        macs: multiply-accumulates; 0 of what is no product.
-        is_rounded: whether the file rounds all that a product reads to integers.
-        was_kept: whether a search left it in float.
-    """
-
-    name: str
-    kind: str
-    in_integers: bool
-    macs: int = 0
-    is_rounded: bool = False
-    was_kept: bool = False
-
-    @property
-    def reason(self) -> str:
-        """Why it is in float."""
-        if self.is_rounded:
-            return "the runtime computes it in float"
-        return "8 bits harm the answers" if self.was_kept else "not quantized"
-
-
-LEAST_INTEGERS = 0.5
-"""Share of the multiplications in integers from which on a file is called one in 8-bit numbers."""
-LEAST_WORDS = f"A file is called one in 8-bit numbers from {100 * LEAST_INTEGERS:.0f} % of its multiplications on."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntegerShare:
-    """What a runtime computes in integers in a call of a file.
-
-    Attributes:
-        nodes, integer_nodes: executed, without those that only convert numbers; of these, in integers.
-        products: convolutions and matrix products among them.
-    """
-
-    nodes: int
-    integer_nodes: int
-    products: tuple[ExecutedNode, ...]
-
-    @classmethod
-    def of(
-        cls, nodes: Sequence[ExecutedNode], *, kept: Collection[str], layers: Mapping[str, str]
-    ) -> IntegerShare | None:
-        """Return that of ``nodes``; None without products. A search ``kept`` some in float; ``layers`` are of nodes."""
-        products = tuple(
-            replace(each, name=layers.get(each.name, each.name), was_kept=each.name in kept)
-            for each in nodes
-            if each.macs
-        )
-        inside = sum(each.in_integers for each in nodes)
-        return cls(nodes=len(nodes), integer_nodes=inside, products=products) if products else None
-
-    @property
-    def in_float(self) -> list[ExecutedNode]:
-        """The products in float, the largest first."""
-        return sorted((each for each in self.products if not each.in_integers), key=lambda each: -each.macs)
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates of a call."""
-        return sum(each.macs for each in self.products)
-
-    @property
-    def share(self) -> float:
-        """Of the multiplications, in integers."""
-        return 1 - sum(each.macs for each in self.in_float) / self.macs
-
-    @property
-    def sentence(self) -> str:
-        """``94 % of the multiplications are computed in integers (52 of 55 products); 3 stay in float: …``."""
-        left, count = self.in_float, len(self.products)
-        share = f"{min(100 * self.share, 99.9 if left else 100):.1f}".removesuffix(".0")
-        said = f"{share} % of the multiplications are computed in integers ({count - len(left)} of "
-        said += plural(count, "product")
-        by_reason = {
-            reason: [each.name for each in left if each.reason == reason] for reason in (one.reason for one in left)
-        }
-        parts = "; ".join(f"{first_names(names)} ({reason})" for reason, names in by_reason.items())
-        said += f"); {'1 stays' if len(left) == 1 else f'{len(left)} stay'} in float: {parts}." if left else ")."
-        # OpenVINO multiplies weights of 8 bits in integers where their input is rounded for another node
-        if vain := [each.name for each in self.products if each.in_integers and each.was_kept]:
-            said += f" Left in float by the file, but computed in integers by the runtime: {first_names(vain)}."
-        return said if self.share >= LEAST_INTEGERS else f"{said} {LEAST_WORDS}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.deployment import ExecutedNode, LayerTimes, OperatorTime
+from senseapp.records.deployment import LayerTimes, OperatorTime
+from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.call_times import TURNS, times
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 

@@ -28,7 +28,8 @@ from senseapp.descriptions.targets import TARGETS, target_of_file
 from senseapp.formats.base import ExportFormat, levels_by_layer
 from senseapp.formats.registry import FORMATS
 from senseapp.records.candidate import Delivery
-from senseapp.records.deployment import LEAST_WORDS, DeployKind, Deployment, DeploySettings, IntegerShare
+from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
+from senseapp.records.executed import LEAST_WORDS, IntegerShare
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.promise import Promise, refusal, verdicts

@@ -21,7 +21,8 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import OUTPUTS, nesting_text
 from senseapp.networks.onnx.metadata import CLASSES, told_of
-from senseapp.records.deployment import ExecutedNode, LayerTime, LayerTimes
+from senseapp.records.deployment import LayerTime, LayerTimes
+from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import processor, quick_seconds, usual_input
 from senseapp.runtimes.kit import kit_of

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.records.deployment import ExecutedNode
+from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.call_times import Kernel
 from senseapp.runtimes.onnxruntime.float_graph import node_names
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes

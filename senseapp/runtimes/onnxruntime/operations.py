@@ -30,7 +30,8 @@ from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.metadata import CLASSES, told_of
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.reconstruct.write import onnx_copy, onnx_program, optimized
-from senseapp.records.deployment import ExecutedNode, LayerTimes, OperatorTime
+from senseapp.records.deployment import LayerTimes, OperatorTime
+from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import Kernel, processor, saturates
 from senseapp.runtimes.foreign import ForeignFile, OpenFile

@@ -18,7 +18,8 @@ from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
-from senseapp.records.deployment import ExecutedNode, OperatorTime
+from senseapp.records.deployment import OperatorTime
+from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.base import Exporter, QuantizedWeights
 from senseapp.runtimes.onnxruntime.float_graph import FOLDED_WEIGHT, FloatGraph, check_quantizable
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer

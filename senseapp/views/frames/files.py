@@ -11,7 +11,8 @@ from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.prove.decision import Decision, Standing
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, ClassDrop, LabelledAnswer
 from senseapp.records.candidate import Candidate, judged_by, value_interval, with_one_original
-from senseapp.records.deployment import MILLISECONDS, Deployment, IntegerShare
+from senseapp.records.deployment import MILLISECONDS, Deployment
+from senseapp.records.executed import IntegerShare
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult

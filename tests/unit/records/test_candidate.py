@@ -10,7 +10,8 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
 from senseapp.prove.deploy import Deployed, Source
 from senseapp.records.candidate import Delivery, with_one_original
-from senseapp.records.deployment import Deployment, ExecutedNode, IntegerShare, Median
+from senseapp.records.deployment import Deployment, Median
+from senseapp.records.executed import ExecutedNode, IntegerShare
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from tests.deployments import a_candidate, a_deployment, some_figures, usual_figures
 

@@ -9,7 +9,7 @@ from torch import nn
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.reconstruct.write import onnx_model
-from senseapp.records.deployment import IntegerShare
+from senseapp.records.executed import IntegerShare
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino.operations import UploadedOpenVino

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: E402
 from ai_edge_litert.schema_py_generated import TensorType  # noqa: E402
 
-from senseapp.records.deployment import IntegerShare  # noqa: E402
+from senseapp.records.executed import IntegerShare  # noqa: E402
 from senseapp.runtimes.base import runtime_named  # noqa: E402
 from senseapp.runtimes.litert.file import followers, operators, parsed, texts  # noqa: E402
 from senseapp.runtimes.litert.quantizer import _only  # noqa: E402

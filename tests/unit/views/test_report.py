@@ -13,7 +13,7 @@ import pytest
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.prove.decision import usual_decision
-from senseapp.records.deployment import ExecutedNode, IntegerShare
+from senseapp.records.executed import ExecutedNode, IntegerShare
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ResourceBudget, ValidationResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
