@@ -208,7 +208,6 @@ class Scheduling(Access):
             subject="The schedule of this run",
             seconds=60.0,  # both are four times what the largest imported run takes
             memory_bytes=2e9,
-            needs_engine=False,
         )
         return self._answer(request)
 

@@ -1,9 +1,8 @@
 """Requests to worker processes: how they are sent, who owns them, and how many are answered at the same time.
 
-They are lines of strict JSON, never pickle. For a task the process sends ``phase``, ``identified``, ``opened``
-and ``measured`` as they occur, and ends with ``done``, ``refused`` (an error with a sentence) or
-``crashed`` (a trace); a question is answered by ``answer``. To cancel, the app ends the process: all measurements are
-on disk.
+For a task the process sends ``phase``, ``opened`` and ``measured`` as they occur, and ends with ``done``, ``refused``
+(an error with a sentence) or ``crashed`` (a trace); a question is answered by ``answer``. To cancel, the app ends the
+process: all measurements are on disk.
 
 A hostile file keeps its process busy until its time limit. So that others do not wait for it, each user has a few of
 all slots, and a request ends once its page is closed.
@@ -12,7 +11,6 @@ all slots, and a request ends once its page is closed.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import pkgutil
 import signal
@@ -22,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 from weakref import WeakValueDictionary
 
 from senseapp.core.codec import from_plain, to_plain
@@ -112,15 +110,12 @@ class WorkerRequest(Generic[AnswerT_co]):
         subject: name of the file or model, for display.
         seconds: processor time that it may take once the engine is loaded; on a busy machine it may last longer.
         memory_bytes: limit of memory beyond the engine, however much is free.
-        needs_engine: whether torch is loaded before; without it, a server that has just started answers seconds
-            earlier.
     """
 
     call: partial[AnswerT_co]
     subject: str = "This file"
     seconds: float = OPEN_SECONDS
     memory_bytes: float = OPEN_BYTES
-    needs_engine: bool = True
 
     def encoded(self) -> dict[str, Any]:
         """Return the call as JSON."""
@@ -139,20 +134,6 @@ class Line(NamedTuple):
 
     kind: str
     body: Any = None
-
-
-def write_line(stream: IO[bytes], kind: str, body: Any = None) -> None:
-    """Send a message."""
-    stream.write(json.dumps([kind, body], allow_nan=False, separators=(",", ":")).encode() + b"\n")
-    stream.flush()
-
-
-def read_line(stream: IO[bytes]) -> Line | None:
-    """Return the next message, or None once the stream is closed."""
-    text = stream.readline()
-    if not text.endswith(b"\n"):
-        return None
-    return Line(*json.loads(text))
 
 
 def encode_task(task: RunTask) -> dict[str, Any]:

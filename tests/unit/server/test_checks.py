@@ -133,7 +133,7 @@ def test_only_the_last_checks_of_a_user_are_kept(backend: Backend, files: tuple[
 
 
 def test_a_task_is_sent_to_its_process_as_it_is() -> None:
-    task = CheckTask(check_id="0" * 32, spec=CheckSpec(reference=ModelSpec(), candidate=ModelSpec()))
+    task = CheckTask(run_id="0" * 32, spec=CheckSpec(reference=ModelSpec(), candidate=ModelSpec()))
     assert decode_task(encode_task(task)) == task
     assert task.job_id == f"check:{'0' * 32}"
 

@@ -103,7 +103,7 @@ def test_a_small_onnx_file_may_take_little_and_a_large_one_what_large_networks_t
     images = DataSpec(kind="archive", path=large.checkpoint)
 
     def check_bytes(spec: CheckSpec) -> float:
-        return CheckTask(check_id="", spec=spec).most_bytes
+        return CheckTask(run_id="", spec=spec).most_bytes
 
     assert check_bytes(CheckSpec(reference=small, candidate=of(500))) < 1.3e9
     assert check_bytes(CheckSpec(reference=small, candidate=of(500), data=images)) > 8e9

@@ -94,26 +94,6 @@ def test_a_full_queue_is_refused_and_a_running_job_takes_no_place():
     assert runner.submit(Task("three")).queue_place == 2
 
 
-def test_a_plan_that_knows_no_times_moves_the_bar_and_tells_none():
-    clock, seen = Clock(), []
-
-    def work(run_id, control):
-        control.plan([PlannedStep(title=StepTitle.READ, seconds=5)], times_known=False)
-        clock.now += 3
-        control.phase("")
-        seen.append(runner.snapshot(run_id))
-        control.plan([PlannedStep(title=StepTitle.READ, seconds=9)])
-        seen.append(runner.snapshot(run_id))
-
-    runner = inline(work, clock=clock)
-    runner.submit(Task(ID))
-    runner.run_next()
-    before, after = seen
-    assert before.remaining_seconds is None
-    assert before.fraction > 0
-    assert after.remaining_seconds == pytest.approx(6, rel=0.1)
-
-
 def test_progress_elapsed_and_remaining_time():
     clock, seen = Clock(), []
 
@@ -390,22 +370,6 @@ def test_without_memory_for_both_a_short_job_waits_and_then_runs(lanes: Lanes) -
     assert state(runner, "shorter") is RunState.QUEUED
     closed.clear()
     wait_until(lambda: state(runner, "shorter") is RunState.RUNNING)  # looked at again and again
-
-
-def test_a_job_waits_while_the_system_has_no_thread_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    start, refusals = threading.Thread.start, iter([True])
-
-    def refuse_once(thread: threading.Thread) -> None:
-        if thread.name == "senseapp-worker" and next(refusals, False):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(worker, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(threading.Thread, "start", refuse_once)
-    runner = JobRunner(lambda run_id, control: None)
-    runner.submit(Task(ID))
-    wait_until(lambda: state(runner, ID) is RunState.DONE)
-    runner.close()
 
 
 def test_people_take_turns() -> None:
