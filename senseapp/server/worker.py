@@ -140,26 +140,18 @@ class JobRunner:
         return True
 
     def close(self, timeout_seconds: float = 2.5) -> None:
-        """Accept no more jobs, interrupt waiting and running ones, and wait briefly for these.
+        """Accept no more jobs, interrupt running ones, and wait briefly for these.
 
-        Jobs inside a long step are reported as interrupted, since the process ends before the step does.
+        Those that wait, or are inside a long step, are marked as interrupted at the next start.
         """
         with self._changed:
             self._closed = True
-            waiting = self._waiting()
             for job in self._jobs.values():
                 job.control.stop.set()
             self._changed.notify_all()
-        for job in waiting:
-            self._finish(job, RunState.INTERRUPTED)
         deadline = self._clock() + timeout_seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - self._clock()))
-        with self._changed:
-            is_late = any(thread.is_alive() for thread in self._threads)
-            late = [(job, self._snapshot(job)) for job in self._running()] if is_late else []
-        for job, snapshot in late:
-            self._tell(job, replace(snapshot, state=RunState.INTERRUPTED, remaining_seconds=None))
 
     def _refuse_if_full(self, person: str) -> None:
         if self._closed:
