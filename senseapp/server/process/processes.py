@@ -31,7 +31,6 @@ from senseapp.server.process.requester import (
     Requester,
     WorkerRequest,
     encode_task,
-    stopped,
 )
 from senseapp.server.tasks import RunTask, TaskContext
 
@@ -214,7 +213,10 @@ def answer_in(process: JobProcess, request: WorkerRequest[AnswerT], *, requester
         elapsed, processor = time.monotonic() - begun, process.processor_seconds - spent
         if takes_too_long(elapsed=elapsed, processor=processor, limit=request.seconds):
             process.kill()
-            raise stopped(request.subject, request.seconds)
+            raise ReadingStopped(
+                f"{request.subject} kept the process that reads it busy for {request.seconds:.0f} s, so it was "
+                "stopped. Choose another file, or save this one again with the program that made it."
+            )
 
     try:
         process.send("warm")
