@@ -233,7 +233,7 @@ class Backend:
             with MACHINE_LOAD.unknown():
                 if self.processes:
                     self._time_machine()  # an early run waits for that process, not for this one
-                self.speeds.calibrate()
+                self.speeds.speed()
             while self.processes and any(self.runner.load()):  # this process rarely needs the engine
                 time.sleep(2)
             load_engine()

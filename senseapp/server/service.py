@@ -24,7 +24,7 @@ from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.access import Access, DiskUse, check_run_room
 from senseapp.server.backend import Backend, backend_at
 from senseapp.server.checks import Checks
-from senseapp.server.finished_runs import Scheduling, Work
+from senseapp.server.finished_runs import Work
 from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log
@@ -46,8 +46,7 @@ class Service(Access):
 
     Attributes:
         inputs: models and images, before a run.
-        work: proofs, searches and histograms of finished runs.
-        schedules: inputs and files of schedules of finished runs.
+        work: proofs, searches and histograms of finished runs, and their files and schedules.
         checks: of files against each other.
     """
 
@@ -56,7 +55,6 @@ class Service(Access):
         self.owner = owner
         self.inputs = Inputs(backend, owner, requester)
         self.work = Work(backend, owner, requester)
-        self.schedules = Scheduling(backend, owner, requester)
         self.checks = Checks(backend, owner, requester)
 
     @classmethod

@@ -208,10 +208,6 @@ class RuntimePredictor:
         """Whether this machine was timed."""
         return self._speed is not None
 
-    def calibrate(self) -> None:
-        """Time this machine now if it is not timed yet, so that a later prediction costs nothing."""
-        self._measured_speed()
-
     def steps(self, jobs: Sequence[Seconds], *, kind: str, load: float = 1.0) -> tuple[PlannedStep, ...]:
         """Return the steps of ``jobs`` in this order, corrected by finished runs; ``kind`` names similar ones.
 
@@ -256,11 +252,11 @@ class RuntimePredictor:
         return "file" if makes_files(spec.goal) and file <= self._longest * SEARCHES_PER_FILE else "nothing"
 
     def _workload(self, spec: RunSpec, profile: ModelProfile, images: int) -> Workload:
-        return Workload(spec=spec, profile=profile, num_images=images, speed=self._measured_speed())
+        return Workload(spec=spec, profile=profile, num_images=images, speed=self.speed())
 
     def learn(self, planned: Sequence[PlannedStep], taken: Mapping[str, float], *, kind: str) -> None:
         """Correct predictions by the seconds that steps took, for runs of this kind and for unknown kinds."""
-        self._measured_speed()  # known in every file of this state
+        self.speed()  # known in every file of this state
         with self._lock:
             for title, seconds in taken.items():
                 ratio = seconds / (sum(each.seconds for each in planned if each.title == title) or math.inf)
@@ -275,7 +271,8 @@ class RuntimePredictor:
     def _correction(self, kind: str, title: str) -> float:
         return self._corrections.get(f"{kind}|{title}", self._corrections.get(title, 1.0))
 
-    def _measured_speed(self) -> MachineSpeed:
+    def speed(self) -> MachineSpeed:
+        """Return the speed of this machine, which the first call measures."""
         with self._lock:
             if self._speed is None:
                 self._speed = self._time_machine()

@@ -112,7 +112,7 @@ def test_a_damaged_file_is_made_anew(tmp_path, content):
     path = tmp_path / "speed.json"
     path.write_text(content)
     book = book_at(path)
-    book.calibrate()
+    book.speed()
     assert predicted(book, "a") == pytest.approx(SECONDS)
     assert "macs_per_second" in path.read_text()
 
