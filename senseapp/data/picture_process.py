@@ -155,22 +155,21 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     while True:
         _rest_until_asked(requests)
         try:
-            _decode_next(requests, answers)
+            asked = read_line(requests)
         except EOFError:
             return
-        answers.flush()
+        file, transform = requests.read(asked["bytes"]), asked["transform"] and EvalTransform(**asked["transform"])
+        _set_clock(CPU_SECONDS, WALL_SECONDS)
+        try:
+            found: Decoded | Unreadable = decoded_picture(file, asked["mode"], transform)
+        except Unreadable as reason:
+            found = reason
         _set_clock(0, 0)
-
-
-def _decode_next(requests: IO[bytes], answers: IO[bytes]) -> None:
-    asked = read_line(requests)
-    file = requests.read(asked["bytes"])
-    _set_clock(CPU_SECONDS, WALL_SECONDS)
-    try:
-        transform = asked["transform"] and EvalTransform(**asked["transform"])
-        _send(decoded_picture(file, asked["mode"], transform), answers)
-    except Unreadable as reason:
-        write_line(answers, {"unreadable": str(reason)})
+        if isinstance(found, Unreadable):
+            write_line(answers, {"unreadable": str(found)})
+        else:
+            _send(found, answers)
+        answers.flush()
 
 
 def _rest_until_asked(requests: IO[bytes]) -> None:
@@ -181,7 +180,6 @@ def _rest_until_asked(requests: IO[bytes]) -> None:
 
 
 def _send(decoded: Decoded, answers: IO[bytes]) -> None:
-    _set_clock(0, 0)
     pictures = (decoded.picture, *decoded.more)
     width, height = pictures[0].size
     stored = decoded.geometry and (decoded.geometry.size, decoded.geometry.orientation)
