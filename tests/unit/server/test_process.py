@@ -299,8 +299,9 @@ def test_estimates_alone_need_no_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
                 limits=Limits(max_level=0.8, layers={"stem": (None, 0.5)}, fixed={"head": 0.0}),
             ),
         ),
+        CheckTask(run_id="0" * 32, spec=CheckSpec(reference=ModelSpec(), candidate=ModelSpec())),
     ],
-    ids=["run", "proof", "proof of two runs", "histogram", "search"],
+    ids=["run", "proof", "proof of two runs", "histogram", "search", "check"],
 )
 def test_a_task_arrives_as_it_was_sent(task: RunTask) -> None:
     sent = json.dumps(encode_task(task), allow_nan=False)
