@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from senseapp.core.errors import NotFound, QueueFull, SenseError, StorageFailed
 from senseapp.core.files import DAY_SECONDS, MB, lock_home, remove_temporaries
@@ -33,7 +33,7 @@ from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shippe
 from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
-from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
+from senseapp.server.process.requester import ANYBODY, AnswerT, Requester, WorkerRequest, network_request
 from senseapp.server.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
 from senseapp.server.tasks import EarlierRun, FinishedRunTask, OpenSession, RunTask, TaskContext, open_local_session
 from senseapp.server.time_estimate import SEARCHES_PER_FILE, RuntimePredictor, kind_of, num_images
@@ -50,7 +50,6 @@ _SHORT_SECONDS = 60.0
 _SHORT_JOB_BYTES = 1_000_000_000
 """Free memory required to start a short job beside another: a process takes 600 MB, a small network the rest."""
 _TASK_ENDS = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)  # an interrupted task is told after the next start
-AnswerT = TypeVar("AnswerT")
 
 
 class Backend:

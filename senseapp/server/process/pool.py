@@ -6,14 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
 
 from senseapp.core.errors import SenseError
 from senseapp.server.process.processes import CANCEL_SECONDS, JobProcess, answer_in, carry_out_in
-from senseapp.server.process.requester import ANYBODY, Requester, Slots, WorkerRequest
+from senseapp.server.process.requester import ANYBODY, AnswerT, Requester, Slots, WorkerRequest
 from senseapp.server.tasks import RunTask, TaskContext
-
-AnswerT = TypeVar("AnswerT")
 
 _MOST_ANSWERS = 100  # of one process, which then ends: 200 kB leak per file
 _ANSWER_SECONDS = 1.0  # for which work waits for a process with the engine loaded that answers a request

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import psutil
 
@@ -27,14 +27,13 @@ from senseapp.core.process import QUIET_FILE, measuring_environment
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.server.process.requester import (
     ANYBODY,
+    AnswerT,
     Line,
     Requester,
     WorkerRequest,
     encode_task,
 )
 from senseapp.server.tasks import RunTask, TaskContext
-
-AnswerT = TypeVar("AnswerT")
 
 _log = logging.getLogger(__name__)
 CANCEL_SECONDS = 0.25  # interval of checks for a cancel while no message comes
