@@ -84,7 +84,7 @@ class JobProcesses:
                 for process in [process for process in self._idle if not process.alive]:
                     self._idle.remove(process)
                     process.close()
-                answering = [process for process, answers in self._busy.items() if answers and process.alive]
+                answering = [process for process, is_asked in self._busy.items() if is_asked and process.alive]
                 found = next((process for process in self._idle if process.warm.is_set()), None)
                 if found is None and not answering:
                     found = self._idle[0] if self._idle else self._started()
