@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _checked(spec: CheckSpec, progress: Callable[[str], None], *, compiled: Path | None = None) -> CheckReport:
     """Check in a process with a limit on memory, which can be ended: a file may come from anybody."""
-    task = CheckTask(check_id="", spec=spec, own_disk=True)
+    task = CheckTask(run_id="", spec=spec, own_disk=True)
     with tempfile.TemporaryDirectory(prefix="senseapp-") as folder:
         context = TaskContext(folder=RunFolder(Path(folder)), observer=CheckObserver(progress))
         if whole_number("SENSEAPP_JOB_PROCESSES", 1, least=0):

@@ -115,7 +115,7 @@ class ProgressBar(RunObserver):
         if self._bar is not None and sentence:
             self._bar.set_description(sentence)
 
-    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
+    def opened(self, head: RunResult, *, done: int, total: int, **_: object) -> None:
         """Draw the bar, at what an earlier attempt found."""
         self._bar = tqdm(
             total=total or None,

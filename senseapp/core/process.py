@@ -135,24 +135,24 @@ class _Locks:
         """Let others time something."""
         self._fcntl.flock(self._room, self._fcntl.LOCK_UN)
 
-    def take(self) -> bool:
-        """Wait until no other process works, and block new ones; return False after a timeout."""
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Block new work inside the block; True where no other process works any more, False after a timeout."""
         self.leave()
         self._fcntl.flock(self._turn, self._fcntl.LOCK_EX)
-        end = time.monotonic() + _WAIT_SECONDS
-        while time.monotonic() < end:
+        end, is_alone = time.monotonic() + _WAIT_SECONDS, False
+        while not is_alone and time.monotonic() < end:
             try:
                 self._fcntl.flock(self._room, self._fcntl.LOCK_EX | self._fcntl.LOCK_NB)
+                is_alone = True
             except BlockingIOError:
                 time.sleep(0.02)  # between looks
-            else:
-                return True
-        return False
-
-    def give_back(self) -> None:
-        """End the quiet moment."""
-        self.leave()
-        self._fcntl.flock(self._turn, self._fcntl.LOCK_UN)
+        try:
+            yield is_alone
+        finally:
+            self.leave()
+            self._fcntl.flock(self._turn, self._fcntl.LOCK_UN)
+            self.enter()
 
 
 @contextmanager
@@ -196,14 +196,10 @@ def pause() -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Time something inside the block while other processes of the server pause; says in the log where one did not."""
-    locks = _at_work
-    if locks is None:
+    if _at_work is None:
         yield
         return
-    if not locks.take():
-        _log.warning("times were taken beside other work, which did not pause within %.0f s", _WAIT_SECONDS)
-    try:
+    with _at_work.alone() as is_alone:
+        if not is_alone:
+            _log.warning("times were taken beside other work, which did not pause within %.0f s", _WAIT_SECONDS)
         yield
-    finally:
-        locks.give_back()
-        locks.enter()

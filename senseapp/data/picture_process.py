@@ -11,20 +11,18 @@ line of JSON and the pixels.
 from __future__ import annotations
 
 import atexit
-import json
 import select
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from PIL import Image
 
+from senseapp.core.child_process import ChildProcess, read_line, write_line
 from senseapp.core.process import give_back_freed_memory
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import ChannelMode, Decoded, decoded_picture
@@ -45,25 +43,12 @@ class TooSlow(Unreadable):
     """A picture took more time than any ordinary one does."""
 
 
-class PictureDecoder:
+class PictureDecoder(ChildProcess):
     """A process that decodes one picture at a time; ``program`` is what Python is started with."""
 
     def __init__(self, program: Sequence[str] = ("-m", "senseapp.data.picture_process")) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, *program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=Path(__file__).parents[2],
-            start_new_session=True,  # Ctrl-C is for the command line alone; it then ends with its input
-        )
-        self._requests, self._answers = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
+        super().__init__(*program)
         self._silent = False  # it did not answer in time
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can decode another picture."""
-        return self._process.poll() is None
 
     def decode(self, file: bytes, mode: ChannelMode, transform: EvalTransform | None = None) -> Decoded:
         """Return the decoded picture, prepared on request.
@@ -76,10 +61,10 @@ class PictureDecoder:
         clock.daemon = True
         clock.start()
         try:
-            _write_line(self._requests, asked)
-            self._requests.write(file)
-            self._requests.flush()
-            return self._decoded(_read_line(self._answers), mode, transform)
+            write_line(self.requests, asked)
+            self.requests.write(file)
+            self.requests.flush()
+            return self._decoded(read_line(self.answers), mode, transform)
         except Unreadable:
             raise
         except (OSError, ValueError, EOFError) as error:  # the process has ended
@@ -92,22 +77,19 @@ class PictureDecoder:
 
     def close(self) -> None:
         """End the process."""
-        for stream in (self._requests, self._answers):
-            with suppress(OSError):
-                stream.close()
-        self._process.kill()
-        self._process.wait()
+        self.end()
+        self.answers.close()
 
     def _end_silent(self) -> None:
         self._silent = True
-        self._process.kill()
+        self.kill()
 
     def _decoded(self, answer: dict[str, Any], mode: ChannelMode, transform: EvalTransform | None) -> Decoded:
         if "unreadable" in answer:
             raise Unreadable(answer["unreadable"])
         width, height = answer["sent"]
         kind = "RGB" if mode == "RGB" or (mode == "index" and answer["colours"]) else "L"
-        picture, *more = (_received(self._answers, kind, (width, height)) for _ in range(answer["pictures"]))
+        picture, *more = (_received(self.answers, kind, (width, height)) for _ in range(answer["pictures"]))
         return Decoded(
             picture=picture,
             more=tuple(more),
@@ -118,11 +100,7 @@ class PictureDecoder:
         )
 
     def _reason(self) -> Unreadable:
-        try:
-            status = self._process.wait(5.0)  # it has closed its output
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
+        status = self.end(5.0)  # it has closed its output
         if self._silent:
             return TooSlow(f"was not decoded within {REPLY_SECONDS:.0f} s, which no ordinary picture takes")
         if status in _TIME_IS_UP:
@@ -177,22 +155,21 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     while True:
         _rest_until_asked(requests)
         try:
-            _decode_next(requests, answers)
+            asked = read_line(requests)
         except EOFError:
             return
-        answers.flush()
+        file, transform = requests.read(asked["bytes"]), asked["transform"] and EvalTransform(**asked["transform"])
+        _set_clock(CPU_SECONDS, WALL_SECONDS)
+        try:
+            found: Decoded | Unreadable = decoded_picture(file, asked["mode"], transform)
+        except Unreadable as reason:
+            found = reason
         _set_clock(0, 0)
-
-
-def _decode_next(requests: IO[bytes], answers: IO[bytes]) -> None:
-    asked = _read_line(requests)
-    file = requests.read(asked["bytes"])
-    _set_clock(CPU_SECONDS, WALL_SECONDS)
-    try:
-        transform = asked["transform"] and EvalTransform(**asked["transform"])
-        _send(decoded_picture(file, asked["mode"], transform), answers)
-    except Unreadable as reason:
-        _write_line(answers, {"unreadable": str(reason)})
+        if isinstance(found, Unreadable):
+            write_line(answers, {"unreadable": str(found)})
+        else:
+            _send(found, answers)
+        answers.flush()
 
 
 def _rest_until_asked(requests: IO[bytes]) -> None:
@@ -203,13 +180,12 @@ def _rest_until_asked(requests: IO[bytes]) -> None:
 
 
 def _send(decoded: Decoded, answers: IO[bytes]) -> None:
-    _set_clock(0, 0)
     pictures = (decoded.picture, *decoded.more)
     width, height = pictures[0].size
     stored = decoded.geometry and (decoded.geometry.size, decoded.geometry.orientation)
     told = {"size": decoded.size, "remarks": decoded.remarks, "bits": decoded.bits, "stored": stored}
     sent = {"sent": [width, height], "pictures": len(pictures), "colours": pictures[0].mode == "RGB"}
-    _write_line(answers, told | sent)
+    write_line(answers, told | sent)
     for picture in pictures:
         answers.write(picture.tobytes())
 
@@ -230,18 +206,6 @@ def _set_clock(cpu_seconds: float, wall_seconds: float) -> None:
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         signal.setitimer(signal.ITIMER_REAL, wall_seconds)
-
-
-def _write_line(stream: IO[bytes], message: dict[str, Any]) -> None:
-    stream.write(json.dumps(message).encode() + b"\n")
-
-
-def _read_line(stream: IO[bytes]) -> dict[str, Any]:
-    line = stream.readline()
-    if not line.endswith(b"\n"):
-        raise EOFError
-    message: dict[str, Any] = json.loads(line)
-    return message
 
 
 def _limit_memory() -> None:

@@ -55,20 +55,21 @@ class Session:
         *,
         data_roots: tuple[Path, ...] = (),
         progress: Callable[[str], None] = lambda _sentence: None,
-        layout: Layout | None = None,
-        span_images: int | None = None,
+        earlier: RunResult | None = None,
         executor: Executor | None = None,
         find_alike: Callable[[str], RunResult | None] = lambda _content_key: None,
     ) -> Session:
         """Load everything that ``spec`` names and prepare the measurement.
 
-        With ``auto`` preprocessing, the session's own settings record the choice. ``layout`` and ``span_images`` are
-        those of a resumed run. Without them, ``find_alike`` looks up an earlier run by content key; its layout and
-        spans are used again, so that its measurements are valid for this run: see :meth:`reusable`.
+        With ``auto`` preprocessing, the session's own settings record the choice. ``earlier`` is the result of the
+        attempt to resume, whose settings, layout and spans of images are used again. Without it, ``find_alike`` looks
+        up an earlier run by content key; its layout and spans are used again, so that its measurements are valid for
+        this run: see :meth:`reusable`.
 
         Raises:
             SenseError: the model or the images cannot be loaded, or the settings do not fit them.
         """
+        spec = spec if earlier is None else earlier.spec
         try:
             spec, model, images = _loaded(spec, data_roots, progress)
         except SeveralLabelsError:  # which the weights do not show
@@ -79,11 +80,10 @@ class Session:
         if spec.sensitivity.num_samples is None:
             images, held_out = split(images, spec.sensitivity.seed)
         alike = None
-        if layout is None:
+        if earlier is None:
             progress("Looking for measurements of the same")
-            alike = find_alike(content_key(spec, model, images, _versions(device)))
-        if alike is not None:
-            layout, span_images = arithmetic_of(alike)
+            earlier = alike = find_alike(content_key(spec, model, images, _versions(device)))
+        layout, span_images = (None, None) if earlier is None else arithmetic_of(earlier)
         progress("Preparing the passes")
         sweep = Sweep.open(
             model.module,
@@ -148,7 +148,7 @@ class Session:
 
     @property
     def layout(self) -> Layout:
-        """Layout of the passes; :meth:`open` with it resumes with the same arithmetic."""
+        """Layout of the passes."""
         return self.sweep.context.layout
 
     def predicted_seconds(self) -> float:

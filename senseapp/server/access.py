@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from senseapp.core.errors import NotFound, QuotaExceeded
 from senseapp.core.files import MB, storage_errors
@@ -18,14 +18,12 @@ from senseapp.descriptions import SOURCES
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import RunSpec
-from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest
+from senseapp.server.process.requester import ANYBODY, AnswerT, Requester, WorkerRequest
 from senseapp.server.settings import ServerSettings, check_paths, uploads_folder
 from senseapp.store.run_folder import RunFolder, bytes_in
 
 if TYPE_CHECKING:
     from senseapp.server.backend import Backend
-
-AnswerT = TypeVar("AnswerT")
 
 
 class Access:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from senseapp.core.errors import NotFound, QueueFull, SenseError, StorageFailed
 from senseapp.core.files import DAY_SECONDS, MB, lock_home, remove_temporaries
@@ -33,10 +33,10 @@ from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shippe
 from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
-from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
+from senseapp.server.process.requester import ANYBODY, AnswerT, Requester, WorkerRequest, network_request
 from senseapp.server.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
 from senseapp.server.tasks import EarlierRun, FinishedRunTask, OpenSession, RunTask, TaskContext, open_local_session
-from senseapp.server.time_estimate import SEARCHES_PER_FILE, UNKNOWN_STEPS, RuntimePredictor, kind_of, num_images
+from senseapp.server.time_estimate import SEARCHES_PER_FILE, RuntimePredictor, kind_of, num_images
 from senseapp.server.worker import JobRunner
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
@@ -50,7 +50,6 @@ _SHORT_SECONDS = 60.0
 _SHORT_JOB_BYTES = 1_000_000_000
 """Free memory required to start a short job beside another: a process takes 600 MB, a small network the rest."""
 _TASK_ENDS = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)  # an interrupted task is told after the next start
-AnswerT = TypeVar("AnswerT")
 
 
 class Backend:
@@ -134,8 +133,7 @@ class Backend:
         """
         if self.processes:
             return self.processes.answer(request, requester)
-        if request.needs_engine:
-            load_engine()
+        load_engine()
         return request.call()
 
     def _describe(self, model: ModelSpec, requester: Requester) -> ModelCard:
@@ -144,7 +142,9 @@ class Backend:
         return self.answer(network_request(partial(load_card, model), model), requester)
 
     def _time_machine(self) -> MachineSpeed:
-        return (self.processes and self.processes.machine_speed()) or time_convolutions()
+        with suppress(SenseError):  # its process ended
+            return self.answer(WorkerRequest(call=partial(time_convolutions)))
+        return time_convolutions()
 
     def up_to_date(self, record: RunRecord) -> RunRecord:
         """Return ``record`` with the state of its job, which the disk may have refused to store."""
@@ -158,9 +158,16 @@ class Backend:
         return found or self.store.folder(run_id).so_far()
 
     def start(self, record: RunRecord, person: str = "", *, seconds: float | None = None, here: bool = False) -> None:
-        """Queue a run with so many predicted ``seconds``; with ``here`` this machine measures, despite a cluster."""
-        short = seconds is not None and seconds <= _SHORT_SECONDS and not cluster_for(record.spec)
-        self.runner.submit(self._measurement(record, here=here), short=short, person=person)
+        """Queue a run with so many predicted ``seconds``; with ``here`` this machine measures, despite a cluster.
+
+        A file that would follow the run by itself comes before its layers.
+        """
+        spec, on_cluster = record.spec, cluster_for(record.spec)
+        has_file = self._open_session is None and spec.sensitivity.mode != "quick" and not on_cluster
+        most = self.settings.recommend_seconds * SEARCHES_PER_FILE if has_file and makes_files(spec.goal) else 0.0
+        task = Measurement(run_id=record.run_id, spec=spec, first_file_seconds=most, here=here)
+        short = seconds is not None and seconds <= _SHORT_SECONDS and not on_cluster
+        self.runner.submit(task, short=short, person=person)
 
     def carry_out(self, task: FinishedRunTask[Any], person: str = "") -> None:
         """Queue work of ``person`` on a finished run; a job that waits or runs already keeps its place."""
@@ -224,10 +231,8 @@ class Backend:
         try:
             with MACHINE_LOAD.unknown():
                 if self.processes:
-                    self.processes.warm_up()  # an early run waits for that process, not for this one
-                self.speeds.calibrate()
-                if self.processes:
-                    self.processes.machine_speed()  # waits for the process, where the machine was timed long ago
+                    self._time_machine()  # an early run waits for that process, not for this one
+                self.speeds.speed()
             while self.processes and any(self.runner.load()):  # this process rarely needs the engine
                 time.sleep(2)
             load_engine()
@@ -238,7 +243,7 @@ class Backend:
     def _work(self, task: RunTask, control: JobControl) -> None:
         if isinstance(task, CheckTask):
             context = TaskContext(
-                folder=RunFolder(folder_of_checks(self.home, task.owner) / task.check_id),
+                folder=RunFolder(folder_of_checks(self.home, task.owner) / task.run_id),
                 observer=CheckObserver(control.phase),
                 data_roots=self.readable_folders(task.owner),
             )
@@ -250,18 +255,27 @@ class Backend:
 
         def plan(head: RunResult, seconds_of_layers: float) -> Sequence[PlannedStep]:
             planned[:] = self.speeds.run_steps(record.spec, head.profile, head.num_samples, load=load)
-            is_timed = {StepTitle.LAYERS} if seconds_of_layers else set()
-            return [replace(each, seconds=seconds_of_layers) if each.title in is_timed else each for each in planned]
+            layers = StepTitle.LAYERS if seconds_of_layers else ""
+            return [replace(each, seconds=seconds_of_layers) if each.title == layers else each for each in planned]
 
         live = LiveRun(control, self.store, record.run_id, plan=plan)
-        context = self._context(record, live, here=isinstance(task, Measurement) and task.here)
+        here = isinstance(task, Measurement) and task.here
+        context = TaskContext(
+            folder=self.store.folder(record.run_id),
+            observer=live,
+            data_roots=self.readable_folders(record.owner),
+            earlier=tuple(
+                EarlierRun(title=title, folder=self.store.folder_of_runs / run_id, content_key=key)
+                for run_id, title, key in self.store.others(record.run_id)
+            ),
+            open_session=open_local_session if here else self._open_session or open_local_session,
+        )
         self._live[task.job_id] = live
         try:
             with during_run(record.run_id):
                 word = "Run" if isinstance(task, Measurement) else type(task).__name__
                 _log.info("%s of %s begins", word, record.spec.model.title)
-                steps = self._first_plan(record.spec, task, context.folder, load)
-                control.plan(steps, times_known=steps is not UNKNOWN_STEPS)
+                control.plan(self._first_plan(record.spec, task, context.folder, load))
                 self._carry_out(task, context, device=record.spec.sensitivity.device)
                 if isinstance(task, Measurement):
                     result = context.folder.load_result()
@@ -275,29 +289,15 @@ class Backend:
             with suppress(StorageFailed):  # less important than the error that ended the job
                 self.store.update_size(record.run_id)
 
-    def _context(self, record: RunRecord, live: LiveRun, *, here: bool) -> TaskContext:
-        others = self.store.others(record.run_id)
-        return TaskContext(
-            folder=self.store.folder(record.run_id),
-            observer=live,
-            data_roots=self.readable_folders(record.owner),
-            earlier=tuple(
-                EarlierRun(title=title, folder=self.store.folder_of_runs / run_id, content_key=key)
-                for run_id, title, key in others
-            ),
-            open_session=open_local_session if here else self._open_session or open_local_session,
-        )
-
     def _first_plan(self, spec: RunSpec, task: RunTask, folder: RunFolder, load: float) -> Sequence[PlannedStep]:
-        """Return the steps of a job before its model is loaded; none for work that is not planned."""
+        """Return the steps of a job before its model is loaded; none for work that is not planned, or not yet."""
         if isinstance(task, RecommendationTask | DeliverTask):
             schedule = isinstance(task, RecommendationTask)
             return self.speeds.task_steps(folder.load_result(), with_schedule=schedule, load=load)
-        if not isinstance(task, Measurement):
-            return ()
         count = num_images(spec, self.image_counts)
-        if count is None or not self.speeds.known or not self.cards.knows(spec.model):
-            return UNKNOWN_STEPS
+        is_known = self.speeds.known and self.cards.knows(spec.model)
+        if not isinstance(task, Measurement) or count is None or not is_known:
+            return ()
         return self.speeds.run_steps(spec, self.cards.card(spec.model).profile, count, load=load)
 
     def _follow(self, record: RunRecord, result: RunResult, context: TaskContext) -> None:
@@ -330,15 +330,6 @@ class Backend:
         else:
             with memory_limit(limited=False):  # the pages need memory of this process too
                 task.carry_out(context)
-
-    def _measurement(self, record: RunRecord, *, here: bool = False) -> Measurement:
-        """Return the task of a run; a file that would follow it by itself comes before its layers."""
-        spec, seconds = record.spec, self.settings.recommend_seconds * SEARCHES_PER_FILE
-        follows = self._open_session is None and spec.sensitivity.mode != "quick" and not cluster_for(spec)
-        wants_file = follows and makes_files(spec.goal)
-        return Measurement(
-            run_id=record.run_id, spec=spec, first_file_seconds=seconds if wants_file else 0.0, here=here
-        )
 
     def _keep_state(self, task: RunTask, snapshot: JobSnapshot) -> None:
         if isinstance(task, Measurement):

@@ -22,7 +22,7 @@ from senseapp.server.access import Access
 from senseapp.server.machine import load_engine
 from senseapp.server.process.requester import ANYBODY, Requester, model_limits
 from senseapp.server.settings import check_paths, owner_name
-from senseapp.server.tasks import RunObserver, TaskContext
+from senseapp.server.tasks import RunObserver, RunTask, TaskContext
 from senseapp.store.run_folder import read_record
 
 if TYPE_CHECKING:
@@ -42,23 +42,21 @@ _MOST_KEPT = 20  # of one user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckTask:
-    """The check of two files by ``owner``; weights beside files are read on the person's ``own_disk``."""
+class CheckTask(RunTask):
+    """The check of two files by ``owner``; weights beside files are read on the person's ``own_disk``.
 
-    check_id: str
+    It belongs to no run, and has an id of its own.
+    """
+
+    run_id: str
     spec: CheckSpec
     owner: str = ""
     own_disk: bool = False
 
     @property
-    def run_id(self) -> str:
-        """Its own id: it belongs to no run."""
-        return self.check_id
-
-    @property
     def job_id(self) -> str:
         """Id of the job."""
-        return f"{JOB}{self.check_id}"
+        return f"{JOB}{self.run_id}"
 
     @property
     def most_bytes(self) -> float:
@@ -187,8 +185,8 @@ class Checks(Access):
         for old in self._all()[_MOST_KEPT - 1 :]:  # before another is added
             if f"{JOB}{old.name}" not in waiting:
                 shutil.rmtree(old, ignore_errors=True)
-        task = CheckTask(check_id=uuid.uuid4().hex, spec=spec, owner=self._owner)
-        folder = self._own / task.check_id
+        task = CheckTask(run_id=uuid.uuid4().hex, spec=spec, owner=self._owner)
+        folder = self._own / task.run_id
         try:
             with storage_errors("the folder of checks"):
                 folder.mkdir(parents=True)
@@ -197,7 +195,7 @@ class Checks(Access):
         except BaseException:  # QueueFull, or a full disk
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return task.check_id
+        return task.run_id
 
     def record(self, check_id: str) -> CheckRecord:
         """Return a check of this user."""

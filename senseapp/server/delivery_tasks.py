@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import SenseError
 from senseapp.core.files import replace_file
@@ -44,7 +44,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
         allowed_drop: tolerated loss, in the unit of the model's main metric. If the proven weights lose more, adapted
             ones are tried too, and the better are used. None tries nothing more.
         promise: tested on held-out images in place of ``allowed_drop``; the file in int8 is made to pass it.
-        settings: of the file in int8; kind ``float`` makes none.
+        settings: of the file in int8, those unused by its kind as usual; kind ``float`` makes none.
         other: configuration of the second run's compression, for a schedule of two runs.
     """
 
@@ -62,14 +62,6 @@ class DeliverTask(FinishedRunTask[Delivery]):
     def is_short(self) -> bool:
         """Whether no weights are adapted, which takes minutes."""
         return self.adapting == "off"
-
-    def asked(self) -> dict[str, Any]:
-        """Return its settings without those that this kind of file does not use."""
-        usual, settings = DeploySettings(), self.settings
-        unused = {"quickest": "most_changed", "mixed": "most_time"}
-        unused.pop(settings.kind, None)
-        known = {name: getattr(usual, name) for name in unused.values()}
-        return super(DeliverTask, self).asked() | {"settings": replace(settings, **known)}
 
     def proof(self, adapting: Adapting) -> Verification:
         """Return the task that proves the schedule with this adaptation."""
@@ -233,7 +225,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
             schedule=schedule,
             adapting=validation.adapting,
             promise=self.promise,
-            settings=settings if in_int8 else replace(settings, kind="float"),
+            settings=settings if in_int8 else DeploySettings(kind="float", runtime=settings.runtime),
         )
         context.folder.save(task.key, task.make(evaluator, context))
         return record

@@ -22,8 +22,8 @@ from senseapp.server.job_progress import JobControl, PlannedStep
 from senseapp.server.leaderboard import headline
 from senseapp.server.machine import time_convolutions
 from senseapp.server.process.requester import model_limits, num_bytes
-from senseapp.server.tasks import RunObserver, TaskContext
-from senseapp.server.time_estimate import file_works
+from senseapp.server.tasks import RunObserver, RunTask, TaskContext
+from senseapp.server.time_estimate import Workload
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(RunTask):
     """A run's own task: the measurement of its settings.
 
     Attributes:
@@ -49,21 +49,11 @@ class Measurement:
     here: bool = False
 
     @property
-    def job_id(self) -> str:
-        """Id of the job: that of the run."""
-        return self.run_id
-
-    @property
     def most_bytes(self) -> float:
         """Limit of memory of a run of an ONNX file below 64 KiB, whose network needs no more."""
         model = self.spec.model
         is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < 2**16
         return model_limits(model, self.spec.data.path)[1] if is_tiny else math.inf
-
-    @property
-    def if_lost(self) -> str:
-        """Empty: measurements are kept."""
-        return ""
 
     @property
     def cluster(self) -> str:
@@ -95,12 +85,12 @@ class Measurement:
             )
             with closing(opened) as session:
                 reuse.take_over(session)
-                result = self._measure(context, session, started)
+                result = self._measure(context, session, started, reuse.content_key)
             result = replace(result, summary=headline(result))
             folder.save_result(result)
             return result
 
-    def _measure(self, context: TaskContext, session: Session, started: float) -> RunResult:
+    def _measure(self, context: TaskContext, session: Session, started: float, content_key: str) -> RunResult:
         """Return the result; the time of a first file does not count, which is made before the first measurement."""
         folder, observer = context.folder, context.observer
         earlier = folder.measurements.read()
@@ -115,6 +105,7 @@ class Measurement:
             done=folder.measurements.count() - sum(item.status is Status.NOT_APPLICABLE for item in earlier),
             total=session.targets,
             predicted_seconds=session.predicted_seconds(),
+            content_key=content_key,
         )
         estimates = _estimate(folder, observer, session)
         if self.first_file_seconds and not earlier and not folder.candidates():
@@ -138,8 +129,9 @@ class Measurement:
 
         It needs the images, and no layer's figures. One that fails is made again after the run, which says why.
         """
-        works = file_works(so_far.profile, num_images=so_far.num_samples, task=self.spec.model.task).values()
-        if sum(work.seconds(time_convolutions()) for work in works) > self.first_file_seconds:
+        speed, profile = time_convolutions(), so_far.profile
+        seconds = Workload(spec=self.spec, profile=profile, num_images=so_far.num_samples, speed=speed).file()
+        if sum(seconds.values()) > self.first_file_seconds:
             return
         from senseapp.prove.evaluator import ScheduleEvaluator  # torch has loaded by now
 
@@ -163,11 +155,11 @@ class _Reuse:
 
     def __init__(self, context: TaskContext) -> None:
         self._context = context
-        self._title = ""
+        self._title = self.content_key = ""
 
     def find(self, content_key: str) -> RunResult | None:
         """Return the result of that run, finished or not."""
-        self._context.observer.identified(content_key)
+        self.content_key = content_key
         best: RunResult | None = None
         for run in self._context.earlier:
             with suppress(SenseError):  # deleted or damaged meanwhile: then everything is measured
@@ -240,11 +232,9 @@ class LiveRun(RunObserver):
             _log.info("%s", sentence)
         self._control.phase(sentence)
 
-    def identified(self, content_key: str) -> None:
-        """Store the key, for later runs."""
-        self._store.update(self._run_id, content_key=content_key)
-
-    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
+    def opened(
+        self, head: RunResult, *, done: int, total: int, predicted_seconds: float, content_key: str = ""
+    ) -> None:
         """Start from the results of an earlier attempt, or of the run that measurements were taken from."""
         with self._lock:
             self._head = head
@@ -252,6 +242,8 @@ class LiveRun(RunObserver):
             self._measurements = list(head.measurements)
         if (reused := self._store.folder(self._run_id).load_reused()) is not None:
             self._store.update(self._run_id, origin=reused.sentence)
+        if content_key:
+            self._store.update(self._run_id, content_key=content_key)  # for later runs
         self._store.set_state(self._run_id, RunState.RUNNING, done=done, total=total)
         self._control.plan(self._plan(head, predicted_seconds))
         self._control.measurements(total=total, done=done)

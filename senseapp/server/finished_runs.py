@@ -18,7 +18,7 @@ from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.server.access import Access, Uploads, check_run_room
+from senseapp.server.access import Uploads, check_run_room
 from senseapp.server.model_cards import same_model
 from senseapp.server.outputs import GraphFiles, read_graph, write_graph, zipped_formats
 from senseapp.server.process.requester import BYTES_PER_SECOND, WorkerRequest, network_request, num_bytes
@@ -33,7 +33,7 @@ TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
 
 
 class Work(Uploads):
-    """Tasks on finished runs; they name a run by its id, or, for reading outcomes, by its link.
+    """Tasks on finished runs, their files, and inputs of schedules; a run is named by its id or, to read it, its link.
 
     Each call raises NotFound unless this user may read the run, or, to start and cancel, owns it.
     """
@@ -157,23 +157,6 @@ class Work(Uploads):
         found = (each.notes for each in self._folder(run_id).records(Delivery) if not each.candidates)
         return tuple(dict.fromkeys(note for notes in found for note in notes))
 
-
-def _zipped(texts: Mapping[str, str], target: Path, files: Mapping[str, Path] | None = None) -> Path:
-    with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in (files or {}).items():
-            archive.write(path, name)
-        for name, text in texts.items():
-            archive.writestr(name, text)
-    return target
-
-
-class Scheduling(Access):
-    """Inputs and files of schedules of finished runs.
-
-    Each call raises NotFound unless this user may read the run and it is finished; calls that load its model raise
-    InvalidInput if that is no longer possible.
-    """
-
     def partners(self, run_id: str) -> tuple[RunRecord, ...]:
         """Return this user's finished runs of the same network whose compression can be combined with this run's."""
         own = self._store.get(run_id, self._owner).spec
@@ -208,7 +191,6 @@ class Scheduling(Access):
             subject="The schedule of this run",
             seconds=60.0,  # both are four times what the largest imported run takes
             memory_bytes=2e9,
-            needs_engine=False,
         )
         return self._answer(request)
 
@@ -234,3 +216,12 @@ class Scheduling(Access):
         """Return :func:`~senseapp.server.outputs.zipped_formats` of ``schedule``, for commands about ``run``."""
         result = self._folder(run_id).load_result()
         return zipped_formats(schedule, result, lambda: self.graph(run_id).overlay(schedule), run=run or run_id)
+
+
+def _zipped(texts: Mapping[str, str], target: Path, files: Mapping[str, Path] | None = None) -> Path:
+    with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in (files or {}).items():
+            archive.write(path, name)
+        for name, text in texts.items():
+            archive.writestr(name, text)
+    return target

@@ -146,7 +146,7 @@ class Inputs(Uploads):
 
     def summarise_report(self, content: bytes, *, name: str) -> ReportSummary:
         """Return the figures of a device's report called ``name``; InvalidFile, in one sentence, if it is none."""
-        return self._answer(WorkerRequest(call=partial(summarised, content, name=name), needs_engine=False))
+        return self._answer(WorkerRequest(call=partial(summarised, content, name=name)))
 
     def estimate_time(self, spec: RunSpec) -> float | None:
         """Predict the seconds until the files of a run here, under the present load of this machine.

@@ -115,6 +115,11 @@ def memory_limit(*, most_bytes: float = math.inf, limited: bool = True) -> Itera
             resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
+def num_processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def free_bytes() -> int:
     """Return the free memory of the machine, or of the container if that is less."""
     free = int(psutil.virtual_memory().available)
@@ -181,7 +186,7 @@ _KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine
 class LoadWatch:
     """How busy this machine is: the quieter of the last two looks, as a page that is drawn is busy for a moment.
 
-    Before the second look it counts as quiet; after :meth:`unknown` there are two.
+    Before the second look it counts as quiet.
     """
 
     def __init__(self) -> None:
@@ -197,27 +202,23 @@ class LoadWatch:
         try:
             yield
         finally:
-            first = _slowdown_now()
+            self._look()
             time.sleep(_APART_SECONDS)
-            with self._lock:
-                self._found = deque([first or 1.0, _slowdown_now() or first or 1.0], maxlen=2)
-                self.known, self._looked = True, time.monotonic()
+            self._look()
+            self.known = True
 
     def slowdown(self) -> float:
         """Return how many times as long as on a quiet machine a run takes now; as before where that is not known."""
         with self._lock:
             if self.known and time.monotonic() - self._looked > _LOAD_SECONDS:
-                if (found := _slowdown_now()) is not None:
-                    self._found.append(found)
-                self._looked = time.monotonic()
+                self._look()
             return min(self._found)
 
-
-def _slowdown_now() -> float | None:
-    """Return the slowdown of one look; None where it is not known."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = share_left(processors)
-    return None if share is None else max(1.0, _KEPT_BUSY / share)
+    def _look(self) -> None:
+        share = share_left(num_processors())
+        if share is not None:
+            self._found.append(max(1.0, _KEPT_BUSY / share))
+        self._looked = time.monotonic()
 
 
 MACHINE_LOAD = LoadWatch()

@@ -1,6 +1,6 @@
-"""The server's log, one JSON object a line without secrets, and what it runs on and how busy it is.
+"""The server's log, one JSON object a line without secrets, of which owners see what it says of their runs.
 
-Owners see what the log says of their runs; the System page says nothing about anybody's runs.
+Also its state for the System page, which says nothing about anybody's runs.
 """
 
 from __future__ import annotations
@@ -9,27 +9,18 @@ import json
 import logging
 import logging.handlers
 import os
-import platform
 import re
 import shutil
 import sys
-import threading
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import psutil
-
-from senseapp import __version__
-from senseapp.core.errors import StorageFailed
 from senseapp.core.files import storage_errors
 from senseapp.server.settings import ServerSettings
-from senseapp.store.run_folder import bytes_in
 from senseapp.store.run_store import RunStore
 
 _SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)
@@ -161,124 +152,29 @@ def read_run_log(folder: Path) -> tuple[LogEntry, ...]:
     return tuple(entries)
 
 
-_PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemReport:
-    """Snapshot of a server.
+    """State of a server.
 
     Attributes:
-        versions: of the packages that figures depend on, by name.
-        device: the device of models; says so while torch is still being loaded.
-        processors: cores that this process may use.
-        engine_threads: of torch; None while it is not loaded.
-        threads, memory_bytes: of this process.
-        job_processes, job_memory_bytes: number of worker processes, and their memory together.
-        memory_free_bytes, memory_total_bytes: of the machine.
         running, waiting: jobs of all users.
-        workers, max_queue: limits of running and waiting jobs.
-        runs_bytes, uploads_bytes, logs_bytes: on the disk; those of runs are None while the database cannot be read.
-        disk_free_bytes, disk_total_bytes: of the disk.
-        up_seconds: since the server started.
-        problems: problems of the database or the disk, in sentences.
+        job_pids: of its worker processes.
+        runs_bytes: on the disk; None while the database cannot be read.
+        problems: of the database or the disk, in sentences.
     """
 
-    versions: tuple[tuple[str, str], ...]
-    python: str
-    system: str
-    device: str
-    processors: int
-    engine_threads: int | None
-    threads: int
-    memory_bytes: int
-    job_processes: int
-    job_memory_bytes: int
-    memory_free_bytes: int
-    memory_total_bytes: int
-    running: int
-    waiting: int
-    workers: int
-    max_queue: int
-    runs_bytes: int | None
-    uploads_bytes: int
-    logs_bytes: int
-    disk_free_bytes: int
-    disk_total_bytes: int
-    up_seconds: float
+    home: Path
+    settings: ServerSettings = field(default_factory=ServerSettings)
+    running: int = 0
+    waiting: int = 0
+    job_pids: tuple[int, ...] = ()
+    runs_bytes: int | None = None
     problems: tuple[str, ...] = ()
-
-
-def system_report(
-    home: Path,
-    store: RunStore | None,
-    settings: ServerSettings,
-    *,
-    running: int,
-    waiting: int,
-    job_pids: Sequence[int] = (),
-) -> SystemReport:
-    """Return the current state of the server; takes milliseconds, and never loads torch.
-
-    Problems of disk and database are part of the report; ``store`` None means that the home cannot be used.
-    """
-    runs_bytes, problems, jobs = None, list(disk_problems(home)), []
-    try:
-        runs_bytes = None if store is None else store.bytes_used()
-    except StorageFailed as error:
-        problems.append(str(error))
-    for pid in job_pids:
-        with suppress(psutil.Error):  # it has ended
-            jobs.append(psutil.Process(pid).memory_info().rss)
-    process, memory, disk = psutil.Process(), psutil.virtual_memory(), shutil.disk_usage(_existing(home))
-    torch = sys.modules.get("torch")
-    return SystemReport(
-        versions=_versions(),
-        python=platform.python_version(),
-        system=f"{platform.system()} {platform.release()} ({platform.machine()})",
-        device=_device(),
-        processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        engine_threads=torch.get_num_threads() if torch is not None and hasattr(torch, "get_num_threads") else None,
-        threads=threading.active_count(),
-        memory_bytes=process.memory_info().rss,
-        job_processes=len(jobs),
-        job_memory_bytes=sum(jobs),
-        memory_free_bytes=memory.available,
-        memory_total_bytes=memory.total,
-        running=running,
-        waiting=waiting,
-        workers=settings.workers + settings.short_workers * settings.job_processes,
-        max_queue=settings.max_queue,
-        runs_bytes=runs_bytes,
-        uploads_bytes=bytes_in(home / "uploads"),
-        logs_bytes=bytes_in(home / "logs"),
-        disk_free_bytes=disk.free,
-        disk_total_bytes=disk.total,
-        up_seconds=time.time() - process.create_time(),
-        problems=tuple(problems),
-    )
-
-
-def _versions() -> tuple[tuple[str, str], ...]:
-    found = {"senseapp": __version__}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return tuple(found.items())
-
-
-def _device() -> str:
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "cuda"):
-        return "not known yet: the engine is being loaded"
-    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "processor (no accelerator found)"
 
 
 def disk_problems(home: Path) -> tuple[str, ...]:
     """Return problems of the disk of ``home``, in sentences: no space, or not writable."""
-    folder, problems = _existing(home), []
+    folder, problems = existing_folder(home), []
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < 100_000_000:
         problems.append(
@@ -292,5 +188,6 @@ def disk_problems(home: Path) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def _existing(home: Path) -> Path:
+def existing_folder(home: Path) -> Path:
+    """Return ``home``, or the nearest folder above it that exists."""
     return next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())

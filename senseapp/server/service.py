@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from senseapp.compressions.sparsity import SparsityGranularity
-from senseapp.core.errors import NotFound, QueueFull
+from senseapp.core.errors import NotFound, QueueFull, StorageFailed
 from senseapp.core.files import MB, storage_errors
 from senseapp.core.files import home as default_home
 from senseapp.descriptions.targets import TARGETS
@@ -24,10 +24,10 @@ from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.access import Access, DiskUse, check_run_room
 from senseapp.server.backend import Backend, backend_at
 from senseapp.server.checks import Checks
-from senseapp.server.finished_runs import Scheduling, Work
+from senseapp.server.finished_runs import Work
 from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import headline
-from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
+from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
 from senseapp.server.run_requests import read_table, unpack_run_file
 from senseapp.server.settings import LOCAL_OWNER, ServerSettings, check_paths, uploads_folder
@@ -46,8 +46,7 @@ class Service(Access):
 
     Attributes:
         inputs: models and images, before a run.
-        work: proofs, searches and histograms of finished runs.
-        schedules: inputs and files of schedules of finished runs.
+        work: proofs, searches and histograms of finished runs, and their files and schedules.
         checks: of files against each other.
     """
 
@@ -56,7 +55,6 @@ class Service(Access):
         self.owner = owner
         self.inputs = Inputs(backend, owner, requester)
         self.work = Work(backend, owner, requester)
-        self.schedules = Scheduling(backend, owner, requester)
         self.checks = Checks(backend, owner, requester)
 
     @classmethod
@@ -265,16 +263,21 @@ class Service(Access):
         return self._folder(run_id).records(ChangedAnswers)
 
     def system(self) -> SystemReport:
-        """Return the current state of the server, for every visitor of the app."""
-        running, waiting = self._backend.runner.load()
-        processes = self._backend.processes
-        return system_report(
-            self._backend.home,
-            self._store,
-            self._backend.settings,
+        """Return the current state of the server, for every visitor of the app; problems are part of it."""
+        backend, problems, runs_bytes = self._backend, disk_problems(self._backend.home), None
+        running, waiting = backend.runner.load()
+        try:
+            runs_bytes = self._store.bytes_used()
+        except StorageFailed as error:
+            problems = (*problems, str(error))
+        return SystemReport(
+            home=backend.home,
+            settings=backend.settings,
             running=running,
             waiting=waiting,
-            job_pids=processes.pids() if processes else (),
+            job_pids=backend.processes.pids() if backend.processes else (),
+            runs_bytes=runs_bytes,
+            problems=problems,
         )
 
     def disk_problems(self) -> tuple[str, ...]:

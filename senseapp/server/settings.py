@@ -101,15 +101,11 @@ class RateLimiter:
         """Count one more ``action`` of ``owner``; raises RateLimited after too many in the last minute."""
         now, most = self._clock(), self._per_minute[action]
         with self._lock:
-            for key, known in list(self._asked.items()):
-                while known and known[0] <= now - _WINDOW_SECONDS:
-                    known.popleft()
-                if not known:
-                    del self._asked[key]
-            times = self._asked.setdefault((owner, action), deque())
-            if len(times) >= most:
-                wait = max(1, round(times[0] + _WINDOW_SECONDS - now))
-                raise RateLimited(f"Up to {most} {action} a minute may be started here. Try again in {wait} seconds.")
+            times = self._asked.setdefault((owner, action), deque(maxlen=most))
+            if len(times) == most and (wait := times[0] + _WINDOW_SECONDS - now) > 0:
+                raise RateLimited(
+                    f"Up to {most} {action} a minute may be started here. Try again in {max(1, round(wait))} seconds."
+                )
             times.append(now)
 
 

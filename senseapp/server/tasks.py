@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, get_args
 
 from senseapp.core.codec import to_plain
 from senseapp.core.steps import StepTitle
@@ -20,61 +20,35 @@ from senseapp.server.machine import load_engine
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from senseapp.measure.measurer import Executor
     from senseapp.measure.session import Session
     from senseapp.prove.evaluator import ScheduleEvaluator
 
 
 OpenSession: TypeAlias = "Callable[..., Session]"
-"""Loads the model and the images of a spec; takes the arguments of :func:`open_local_session` but the last."""
+"""Loads the model and the images of a spec; takes the arguments of :meth:`.Session.open`."""
 
 
-def open_local_session(
-    spec: RunSpec,
-    *,
-    data_roots: tuple[Path, ...],
-    progress: Callable[[str], None],
-    earlier: RunResult | None,
-    find_alike: Callable[[str], RunResult | None] = lambda content_key: None,
-    executor: Executor | None = None,
-) -> Session:
-    """Prepare the engine's own session, which loads torch.
-
-    Args:
-        spec: the settings.
-        data_roots: folders that images may be read from; empty allows any.
-        progress: receives one sentence before each long step, and now and then an empty one: it may raise to stop.
-        earlier: result of the attempt to resume; its arithmetic is used again.
-        find_alike: returns an earlier run for a hash over everything that determines this one's numbers.
-        executor: carries out the passes; None: this machine.
-    """
+def open_local_session(spec: RunSpec, **options: Any) -> Session:
+    """Open the engine's own session, which loads torch."""
     load_engine()
-    from senseapp.measure.reuse import arithmetic_of  # torch loads here, not when the app starts
-    from senseapp.measure.session import Session
+    from senseapp.measure.session import Session  # torch loads here, not when the app starts
 
-    layout, span_images = (None, None) if earlier is None else arithmetic_of(earlier)
-    return Session.open(
-        spec if earlier is None else earlier.spec,
-        data_roots=data_roots,
-        progress=progress,
-        layout=layout,
-        span_images=span_images,
-        executor=executor,
-        find_alike=find_alike,
-    )
+    return Session.open(spec, **options)
 
 
 class RunObserver:
     """Receives events from the thread of the task, and ignores them; raising from any call stops the task there."""
 
-    def identified(self, content_key: str) -> None:
-        """The model and the images are loaded; ``content_key`` is a hash of all that decides the measurements."""
-
     def phase(self, sentence: str) -> None:
         """A long step begins; an empty sentence only allows to stop."""
 
-    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
-        """The model is loaded; ``head`` holds the results of an earlier attempt, ``done`` of ``total`` steps."""
+    def opened(
+        self, head: RunResult, *, done: int, total: int, predicted_seconds: float, content_key: str = ""
+    ) -> None:
+        """The model is loaded; ``head`` holds the results of an earlier attempt, ``done`` of ``total`` steps.
+
+        ``content_key`` is a hash of all that decides the measurements; empty for a run that is resumed.
+        """
 
     def measured(self, measurement: LayerMeasurement) -> None:
         """One measurement was made, or a layer skipped as not applicable, and is already on disk.
@@ -110,25 +84,27 @@ class TaskContext:
     open_session: OpenSession = open_local_session
 
 
-class RunTask(Protocol):
+class RunTask(ABC):
     """One piece of long work that goes through the queue and leaves files in a run's folder."""
 
-    @property
-    def run_id(self) -> str:
-        """The run that it belongs to."""
+    run_id: str
 
     @property
     def job_id(self) -> str:
         """Id of the job, equal for equal work; that of the run itself is its id, all others have a colon."""
+        return self.run_id
 
     @property
     def most_bytes(self) -> float:
         """Limit of memory beyond the engine that foreign files set; infinite where only that of all jobs holds."""
+        return math.inf
 
     @property
     def if_lost(self) -> str:
         """What is said where its process ends by itself; empty where measurements are kept."""
+        return ""
 
+    @abstractmethod
     def carry_out(self, context: TaskContext) -> object:
         """Do the work and keep its outcome in the folder; finished work is not repeated."""
 
@@ -137,7 +113,7 @@ OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedRunTask(ABC, Generic[OutcomeT_co]):
+class FinishedRunTask(RunTask, Generic[OutcomeT_co]):
     """Work on a finished run; its outcome is a file of the run, whose state does not change."""
 
     keeps_model: ClassVar[bool] = False
@@ -149,18 +125,7 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     def kind(self) -> type[Any]:
         """Type of its record: the parameter of the base class."""
         bases: tuple[Any, ...] = type(self).__orig_bases__  # type: ignore[attr-defined]  # of every generic class
-        found: type[Any] = get_args(bases[0])[0]
-        return found
-
-    @property
-    def if_lost(self) -> str:
-        """Empty: measurements of the run are kept."""
-        return ""
-
-    @property
-    def most_bytes(self) -> float:
-        """Files of finished runs set no limit of their own."""
-        return math.inf
+        return cast(type[Any], get_args(bases[0])[0])
 
     @property
     def is_short(self) -> bool:
@@ -170,12 +135,9 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     @property
     def key(self) -> str:
         """Key of the outcome's file: equal for equal requests of any user about any run."""
-        asked = {name: json.dumps(to_plain(value), sort_keys=True) for name, value in self.asked().items()}
+        settings = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "run_id"}
+        asked = {name: json.dumps(to_plain(value), sort_keys=True) for name, value in settings.items()}
         return key_of(f"{type(self).__name__} {json.dumps(asked, sort_keys=True)}")
-
-    def asked(self) -> dict[str, Any]:
-        """Return the settings that determine the outcome, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "run_id"}
 
     @abstractmethod
     def find_out(self, context: TaskContext) -> OutcomeT_co:

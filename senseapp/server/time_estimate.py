@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,6 @@ from senseapp.records.spec import (
     REPAIR_IMAGES,
     DataSpec,
     RunSpec,
-    SensitivitySpec,
 )
 from senseapp.server.job_progress import PlannedStep
 from senseapp.server.machine import MachineSpeed
@@ -44,35 +43,14 @@ _REPLAYED = 0.45  # share of the counted replays that is computed: levels of one
 _USUAL_BATCH = 32  # images of a micro-batch, where the run leaves it open
 _CALLS_PER_SECOND = 60_000  # replayed ones, on the machine on which fixed seconds were measured
 
-UNKNOWN_STEPS = (
-    PlannedStep(title=StepTitle.READ, seconds=5.0),
-    PlannedStep(title=StepTitle.ESTIMATE, seconds=5.0),
-    PlannedStep(title=StepTitle.LAYERS, seconds=30.0),
-)
-"""Those of a run before anything of its model is known."""
 SEARCHES_PER_FILE = 10
 """A file follows a run by itself up to this multiple of the limit for recommendations."""
 Follows: TypeAlias = Literal["nothing", "file", "schedule"]
 """What follows the measurement of a run by itself: the file of the original weights, or the recommendation too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunWork:
-    """The work of one step: multiply-accumulates, calls of modules, and measurements to store."""
-
-    macs: float = 0.0
-    calls: float = 0.0
-    measurements: int = 0
-
-    def seconds(self, speed: MachineSpeed) -> float:
-        """Return the seconds of this work at ``speed``."""
-        arithmetic = self.macs / (_REACHED_SPEED * speed.macs_per_second)
-        overhead = _WATCHED_CALL * self.calls * speed.seconds_per_call
-        return arithmetic + overhead + _MEASUREMENT_SECONDS * self.measurements
-
-
-Works: TypeAlias = dict[StepTitle, RunWork]
-"""The work of each step of a job; a step that is done twice has the work of both."""
+Seconds: TypeAlias = dict[StepTitle, float]
+"""Of each step of a job on a quiet machine; a step that is done twice has those of both."""
 
 
 _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
@@ -98,67 +76,22 @@ def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COU
     return IMAGE_SETS[data.name].num_images if count is None and data.name else count
 
 
-def run_works(
-    profile: ModelProfile, settings: SensitivitySpec, *, num_images: int, selected: Collection[str] | None = None
-) -> Works:
-    """Count the work of a run on the layers named in ``selected`` (None: all), without what follows it.
-
-    Measuring layer k replays the network from k on, once per level, so with layers in execution order
-    ``macs = images × levels × Σ_k Σ_{j≥k} macs_j``. The quick scan is some passes, and two more per level.
-    """
-    levels = len(settings.levels)
-    layers = [layer for layer in profile.layers if layer.runs]
-    macs = calls = measurements = 0
-    if settings.mode == "exact":
-        suffix_macs = 0
-        for suffix_layers, layer in enumerate(reversed(layers), start=1):
-            suffix_macs += layer.macs
-            if selected is None or layer.name in selected:
-                macs += levels * suffix_macs
-                calls += levels * suffix_layers
-                measurements += levels
-    batches = _CALLS_PER_LAYER * -(-num_images // (settings.batch_size or _USUAL_BATCH))
-    passes = _SCAN_PASSES + _SCAN_PASSES_PER_LEVEL * levels
-    share = 1.0 if settings.mode == "quick" else num_previewed(num_images, profile.macs, passes) / num_images
-    scan = passes * share
-    return {
-        StepTitle.READ: _work(_READ, profile, num_images),
-        StepTitle.ESTIMATE: RunWork(macs=scan * profile.macs * num_images, calls=scan * len(layers) * batches),
-        StepTitle.LAYERS: RunWork(
-            macs=_REPLAYED * macs * num_images, calls=_REPLAYED * calls * batches, measurements=measurements
-        ),
-    }
-
-
+Steps: TypeAlias = Mapping[StepTitle, tuple[float, float, float, float]]
 # Fitted to the steps of runs of digits, photographs and the detector on two quiet machines.
-_READ, _INT8, _WEIGHTS = (0.25, 0.002, 3.0), (0.6, 0.005, 4.0), (0.5, 0.0, 27.0)
-_OWN, _PARTS = (0.0, 0.005, 10.0), (0.1, 0.003, 4.5)
-_TEST, _WRITE, _FLOAT_TEST = (0.2, 0.015, 14.0), (0.4, 0.01, 0.0), (0.2, 0.01, 4.0)
-"""Of a step: fixed seconds, seconds for each layer, passes over its images."""
+_READ: Steps = {StepTitle.READ: (0.25, 0.002, 3.0, 0.0)}
+_FILE: Steps = {
+    StepTitle.INT8: (0.6, 0.005, 4.0, 0.0),
+    StepTitle.WEIGHTS: (0.5, 0.0, 27.0, 0.0),
+    StepTitle.OWN: (0.0, 0.005, 10.0, 0.0),
+    StepTitle.PARTS: (0.1, 0.003, 4.5, 4.5),
+    StepTitle.TEST: (0.2, 0.015, 14.0, 14.0),
+}
+_WRITE: Steps = {StepTitle.PROOF: (0.4, 0.01, 0.0, 0.0)}
+_FLOAT_TEST: Steps = {StepTitle.TEST: (0.2, 0.01, 4.0, 4.0)}
+"""Of a step: fixed seconds, seconds for each layer, passes over its images, and passes whose answers are compared."""
 _FILE_IMAGES = 384  # that fit and judge a file, at most
 _ANSWER_SECONDS = {"detection": 0.0056}
 """Seconds for reading and comparing the answers to one image, for tasks in which that takes long."""
-
-
-def _work(step: tuple[float, float, float], profile: ModelProfile, images: int, task: str = "") -> RunWork:
-    fixed, of_layer, passes = step
-    layers = sum(layer.runs for layer in profile.layers)
-    seconds = fixed + of_layer * layers + passes * images * _ANSWER_SECONDS.get(task, 0.0)
-    return RunWork(macs=passes * images * profile.macs, calls=_CALLS_PER_SECOND * seconds)
-
-
-def file_works(profile: ModelProfile, *, num_images: int, task: str) -> Works:
-    """Count the work of making and measuring the file of the original weights in int8."""
-    images = min(num_images, _FILE_IMAGES)
-    return {
-        StepTitle.INT8: _work(_INT8, profile, images),
-        StepTitle.WEIGHTS: _work(_WEIGHTS, profile, images),
-        StepTitle.OWN: _work(_OWN, profile, images),
-        StepTitle.PARTS: _work(_PARTS, profile, images, task),
-        StepTitle.TEST: _work(_TEST, profile, images, task),
-    }
-
-
 _SCHEDULES = 15  # whole schedules that a recommendation measures before the proof
 _REPAIRED = 9  # of them and of the proof, those also measured with repair
 _REPAIR_PASSES = 6  # over the images for a repair's fit and evaluation
@@ -166,22 +99,80 @@ _ADAPTING_PASSES = 40  # equivalent passes of a repair that adapts weights
 _PROVING = 0.4  # share of the proof in the work of the search
 
 
-def schedule_works(profile: ModelProfile, settings: SensitivitySpec, *, num_images: int, task: str) -> Works:
-    """Count the work of recommending a schedule on ``num_images`` images, with its files."""
-    layers = sum(layer.runs for layer in profile.layers)
-    passes = _ADAPTING_PASSES if settings.adapted else _REPAIR_PASSES
-    images = (_SCHEDULES + 2) * num_images + _REPAIRED * passes * min(num_images, REPAIR_IMAGES)
-    calls = _CALLS_PER_LAYER / 2 * layers * images / _USUAL_BATCH  # nothing is watched
-    calls += _CALLS_PER_SECOND * images * _ANSWER_SECONDS.get(task, 0.0)
-    both = {StepTitle.SCHEDULES: 1 - _PROVING, StepTitle.PROOF: _PROVING}
-    written = {StepTitle.PROOF: _work(_WRITE, profile, 0).calls}
-    search = {
-        each: RunWork(macs=share * profile.macs * images, calls=share * calls + written.get(each, 0.0))
-        for each, share in both.items()
-    }
-    if settings.compression.description.removes_channels:
-        return search | file_works(profile, num_images=num_images, task=task)
-    return search | {StepTitle.TEST: _work(_FLOAT_TEST, profile, min(num_images, _FILE_IMAGES), task)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A run on so many images of a network, on a quiet machine of this speed."""
+
+    spec: RunSpec
+    profile: ModelProfile
+    num_images: int
+    speed: MachineSpeed
+
+    def run(self) -> Seconds:
+        """Return the seconds of the measurement, without what follows it.
+
+        Measuring layer k replays the network from k on, once per level, so with layers in execution order
+        ``macs = images × levels × Σ_k Σ_{j≥k} macs_j``. The quick scan is some passes, and two more per level.
+        """
+        settings, images = self.spec.sensitivity, self.num_images
+        selected = {each.name for each in select_layers(self.profile, settings.layers, settings.layer_types)}
+        levels = len(settings.levels)
+        layers = [layer for layer in self.profile.layers if layer.runs]
+        macs = calls = measurements = 0
+        if settings.mode == "exact":
+            suffix_macs = 0
+            for suffix_layers, layer in enumerate(reversed(layers), start=1):
+                suffix_macs += layer.macs
+                if layer.name in selected:
+                    macs += levels * suffix_macs
+                    calls += levels * suffix_layers
+                    measurements += levels
+        batches = _CALLS_PER_LAYER * -(-images // (settings.batch_size or _USUAL_BATCH))
+        scan: float = _SCAN_PASSES + _SCAN_PASSES_PER_LEVEL * levels
+        if settings.mode != "quick":
+            scan *= num_previewed(images, self.profile.macs, _SCAN_PASSES + _SCAN_PASSES_PER_LEVEL * levels) / images
+        replayed = self._seconds(_REPLAYED * macs * images, _REPLAYED * calls * batches)
+        return self._steps(_READ, images) | {
+            StepTitle.ESTIMATE: self._seconds(scan * self.profile.macs * images, scan * len(layers) * batches),
+            StepTitle.LAYERS: replayed + _MEASUREMENT_SECONDS * measurements,
+        }
+
+    def file(self) -> Seconds:
+        """Return the seconds of making and measuring the file of the original weights in int8."""
+        return self._steps(_FILE, min(self.num_images, _FILE_IMAGES))
+
+    def schedule(self) -> Seconds:
+        """Return the seconds of recommending a schedule, with its files."""
+        settings, layers = self.spec.sensitivity, sum(layer.runs for layer in self.profile.layers)
+        passes = _ADAPTING_PASSES if settings.adapted else _REPAIR_PASSES
+        images = (_SCHEDULES + 2) * self.num_images + _REPAIRED * passes * min(self.num_images, REPAIR_IMAGES)
+        calls = _CALLS_PER_LAYER / 2 * layers * images / _USUAL_BATCH  # nothing is watched
+        calls += _CALLS_PER_SECOND * images * self._answer_seconds
+        seconds = self._seconds(self.profile.macs * images, calls)
+        search = {
+            StepTitle.SCHEDULES: (1 - _PROVING) * seconds,
+            StepTitle.PROOF: _PROVING * seconds + self._steps(_WRITE, 0)[StepTitle.PROOF],
+        }
+        if settings.compression.description.removes_channels:
+            return search | self.file()
+        return search | self._steps(_FLOAT_TEST, min(self.num_images, _FILE_IMAGES))
+
+    @property
+    def _answer_seconds(self) -> float:
+        return _ANSWER_SECONDS.get(self.spec.model.task, 0.0)
+
+    def _seconds(self, macs: float, calls: float) -> float:
+        """Return the seconds of so many multiply-accumulates and calls of modules."""
+        return (
+            macs / (_REACHED_SPEED * self.speed.macs_per_second) + _WATCHED_CALL * calls * self.speed.seconds_per_call
+        )
+
+    def _steps(self, steps: Steps, images: int) -> Seconds:
+        layers, found = sum(layer.runs for layer in self.profile.layers), Seconds()
+        for title, (fixed, of_layer, passes, compared) in steps.items():
+            seconds = fixed + of_layer * layers + compared * images * self._answer_seconds
+            found[title] = self._seconds(passes * images * self.profile.macs, _CALLS_PER_SECOND * seconds)
+        return found
 
 
 _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
@@ -217,61 +208,55 @@ class RuntimePredictor:
         """Whether this machine was timed."""
         return self._speed is not None
 
-    def calibrate(self) -> None:
-        """Time this machine now if it is not timed yet, so that a later prediction costs nothing."""
-        with self._lock:
-            self._measured_speed()
-
-    def steps(self, works: Sequence[Works], *, kind: str, load: float = 1.0) -> tuple[PlannedStep, ...]:
-        """Return the steps of ``works`` in this order; ``kind`` names similar runs (model, compression).
+    def steps(self, jobs: Sequence[Seconds], *, kind: str, load: float = 1.0) -> tuple[PlannedStep, ...]:
+        """Return the steps of ``jobs`` in this order, corrected by finished runs; ``kind`` names similar ones.
 
         ``load`` is the present :meth:`LoadWatch.slowdown` of this machine.
         """
         with self._lock:
-            speed = self._measured_speed()
             return tuple(
-                PlannedStep(title=title, seconds=load * work.seconds(speed) * self._correction(kind, title))
-                for each in works
-                for title, work in each.items()
+                PlannedStep(title=title, seconds=load * seconds * self._correction(kind, title))
+                for job in jobs
+                for title, seconds in job.items()
             )
 
     def run_steps(self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float) -> tuple[PlannedStep, ...]:
         """Return the steps of a run on so many ``images`` up to its files; ``load`` is a slowdown."""
-        settings, follows = spec.sensitivity, self.follows(spec, profile, images)
-        names = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
-        works = [run_works(profile, settings, num_images=images, selected=names)]
+        work, follows = self._workload(spec, profile, images), self.follows(spec, profile, images)
+        jobs = [work.run()]
         if follows != "nothing" and makes_files(spec.goal):
-            *before, (last, layers) = works[0].items()
-            works = [dict(before), file_works(profile, num_images=images, task=spec.model.task), {last: layers}]
+            *before, (last, layers) = jobs[0].items()
+            jobs = [dict(before), work.file(), {last: layers}]
         if follows == "schedule":
-            works.append(schedule_works(profile, settings, num_images=images, task=spec.model.task))
-        return self.steps(works, kind=kind_of(spec), load=load)
+            jobs.append(work.schedule())
+        return self.steps(jobs, kind=kind_of(spec), load=load)
 
     def task_steps(self, result: RunResult, *, with_schedule: bool, load: float) -> tuple[PlannedStep, ...]:
         """Return the steps of the files of a finished run, and of the search for a schedule."""
-        spec, profile, images = result.spec, result.profile, result.num_samples
-        works = [file_works(profile, num_images=images, task=spec.model.task)] if makes_files(spec.goal) else []
-        if with_schedule:
-            works.append(schedule_works(profile, spec.sensitivity, num_images=images, task=spec.model.task))
-        return self.steps(works, kind=kind_of(spec), load=load)
+        work = self._workload(result.spec, result.profile, result.num_samples)
+        jobs = [work.file()] if makes_files(result.spec.goal) else []
+        jobs += [work.schedule()] if with_schedule else []
+        return self.steps(jobs, kind=kind_of(result.spec), load=load)
 
     def follows(self, spec: RunSpec, profile: ModelProfile, images: int) -> Follows:
         """Return what follows a run: the recommendation if it is quick, else the file of the original in int8."""
         if not self._longest or spec.goal == "look" or spec.sensitivity.mode == "quick":
             return "nothing"
-
-        def seconds(works: Works) -> float:
-            return sum(step.seconds for step in self.steps([works], kind=kind_of(spec)))
-
-        if seconds(schedule_works(profile, spec.sensitivity, num_images=images, task=spec.model.task)) <= self._longest:
+        work = self._workload(spec, profile, images)
+        schedule, file = (
+            sum(step.seconds for step in self.steps([job], kind=kind_of(spec)))
+            for job in (work.schedule(), work.file())
+        )
+        if schedule <= self._longest:
             return "schedule"
-        if not makes_files(spec.goal):
-            return "nothing"
-        file = seconds(file_works(profile, num_images=images, task=spec.model.task))
-        return "file" if file <= self._longest * SEARCHES_PER_FILE else "nothing"
+        return "file" if makes_files(spec.goal) and file <= self._longest * SEARCHES_PER_FILE else "nothing"
+
+    def _workload(self, spec: RunSpec, profile: ModelProfile, images: int) -> Workload:
+        return Workload(spec=spec, profile=profile, num_images=images, speed=self.speed())
 
     def learn(self, planned: Sequence[PlannedStep], taken: Mapping[str, float], *, kind: str) -> None:
         """Correct predictions by the seconds that steps took, for runs of this kind and for unknown kinds."""
+        self.speed()  # known in every file of this state
         with self._lock:
             for title, seconds in taken.items():
                 ratio = seconds / (sum(each.seconds for each in planned if each.title == title) or math.inf)
@@ -286,11 +271,13 @@ class RuntimePredictor:
     def _correction(self, kind: str, title: str) -> float:
         return self._corrections.get(f"{kind}|{title}", self._corrections.get(title, 1.0))
 
-    def _measured_speed(self) -> MachineSpeed:
-        if self._speed is None:
-            self._speed = self._time_machine()
-            self._write()
-        return self._speed
+    def speed(self) -> MachineSpeed:
+        """Return the speed of this machine, which the first call measures."""
+        with self._lock:
+            if self._speed is None:
+                self._speed = self._time_machine()
+                self._write()
+            return self._speed
 
     def _read(self) -> None:
         try:

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from senseapp.core.errors import QueueFull, SenseError
 from senseapp.records.jobs import JobSnapshot, RunState
@@ -19,6 +18,7 @@ from senseapp.server.tasks import RunTask
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0  # between checks whether a waiting job may start
 _OVERDUE_SECONDS, _PATIENT_SECONDS = 10.0, 3.0  # of a short job that runs; of a job of another person that waits
+_MOST_OVERTAKING = 2  # jobs beside overdue ones: each process takes memory
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -30,17 +30,15 @@ class _Job:
     short: bool = False
     person: str = ""  # whose it is; all are one person's where nobody logs in
     queued: float = 0.0
-    place: Literal["any", "short", "extra"] = "any"
     cancelled: bool = False  # by a user; otherwise a stop comes from closing the runner
 
 
 class JobRunner:
-    """A bounded queue, and a thread for each job that runs.
+    """A bounded queue, and a thread for each place.
 
-    There are places for any job and places for short ones; a short job takes one of the others only while its own are
-    busy or closed. People take turns: nobody's second job goes before another's first; one person's jobs go in their
-    order. A short job that turns out to be long, as a hostile file makes it, keeps nobody else waiting: jobs of other
-    people get further places beside it.
+    There are places for any job, and further ones for short jobs. People take turns: nobody's second job goes before
+    another's first; one person's jobs go in their order. A short job that turns out to be long, as a hostile file makes
+    it, keeps nobody else waiting: it does not count among the taken places for a person who has no job running.
 
     Args:
         work: carries out a task, and reports through its control; any exception ends the job, never the runner.
@@ -68,17 +66,20 @@ class JobRunner:
         self._work = work
         self._on_change = on_change
         self._max_queue = max_queue
-        # Two beside overdue ones: each process takes memory.
-        self._places = {"any": workers, "short": short_workers, "extra": 2 if overtakes else 0}
+        self._workers, self._short_workers = workers, short_workers
+        self._most_overtaking = _MOST_OVERTAKING if overtakes else 0
         self._may_run_short = may_run_short
         self._clock = clock
         self._changed = threading.Condition()
         self._jobs: dict[str, _Job] = {}  # in the order in which they came
         self._closed = False
         self._turns = Counter[str]()  # of people: how many jobs had begun when their last one did
-        self._threads: list[threading.Thread] = []
-        if workers:
-            threading.Thread(target=self._start_jobs, name="senseapp-queue", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._work_on, name="senseapp-worker", daemon=True)
+            for _ in range(workers + short_workers + self._most_overtaking if workers else 0)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, task: RunTask, *, short: bool = False, person: str = "") -> JobSnapshot:
         """Append a task of ``person`` to the queue; one that waits or runs already keeps its place.
@@ -139,26 +140,18 @@ class JobRunner:
         return True
 
     def close(self, timeout_seconds: float = 2.5) -> None:
-        """Accept no more jobs, interrupt waiting and running ones, and wait briefly for these.
+        """Accept no more jobs, interrupt running ones, and wait briefly for these.
 
-        Jobs inside a long step are reported as interrupted, since the process ends before the step does.
+        Those that wait, or are inside a long step, are marked as interrupted at the next start.
         """
         with self._changed:
             self._closed = True
-            waiting = self._waiting()
             for job in self._jobs.values():
                 job.control.stop.set()
             self._changed.notify_all()
-        for job in waiting:
-            self._finish(job, RunState.INTERRUPTED)
         deadline = self._clock() + timeout_seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - self._clock()))
-        with self._changed:
-            is_late = any(thread.is_alive() for thread in self._threads)
-            late = [(job, self._snapshot(job)) for job in self._running()] if is_late else []
-        for job, snapshot in late:
-            self._tell(job, replace(snapshot, state=RunState.INTERRUPTED, remaining_seconds=None))
 
     def _refuse_if_full(self, person: str) -> None:
         if self._closed:
@@ -171,48 +164,32 @@ class JobRunner:
         if person and sum(job.person == person for job in waiting) >= most_own:
             raise QueueFull(f"At most {most_own:.0f} of your runs may wait, and that many do. Try again later.")
 
-    def _start_jobs(self) -> None:
-        """Start a thread for each job as soon as there is a place for it, until the runner is closed."""
+    def _work_on(self) -> None:
+        """Carry out one job after the other, each as soon as there is a place for it, until the runner is closed."""
         while True:
             with self._changed:
                 while not self._closed and (job := self._startable()) is None:
                     self._changed.wait(_LOOK_SECONDS if self._waiting() else None)
                 if self._closed or job is None:
                     return
-                thread = threading.Thread(target=self._run, args=(job,), name="senseapp-worker", daemon=True)
-                try:
-                    thread.start()  # it waits for the lock
-                except RuntimeError:  # the system has no more threads now
-                    _log.exception("no thread could be started for a job")
-                    self._changed.wait(_LOOK_SECONDS)
-                    continue
                 self._begin(job)
-                self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
+            self._run(job)
 
     def _startable(self) -> _Job | None:
-        """Return the next job for which there is a place, which it is given."""
-        taken, waiting = Counter(job.place for job in self._running()), self._in_turn()
-        lane_open = any(job.short for job in waiting) and self._may_run_short()
-        for job in waiting:
-            if job.short and lane_open and taken["short"] < self._places["short"]:
-                job.place = "short"
-                return job
-            if taken["any"] < self._places["any"]:
-                job.place = "any"
-                return job
-        if (found := self._overtaking()) is not None:
-            found.place = "extra"
-        return found
-
-    def _overtaking(self) -> _Job | None:
-        """Return a job that waits behind overdue ones and whose person has none that runs."""
-        now, running = self._clock(), self._running()
-        overdue = sum(job.short and now - (job.control.started or now) > _OVERDUE_SECONDS for job in running)
-        if sum(job.place == "extra" for job in running) >= min(overdue, self._places["extra"]):
+        """Return the next job for which there is a place."""
+        now, waiting, running = self._clock(), self._in_turn(), self._running()
+        if not waiting:
             return None
-        busy = {job.person for job in running}
-        found = (job for job in self._waiting() if job.person not in busy and now - job.queued > _PATIENT_SECONDS)
-        return next(found, None) if self._may_run_short() else None
+        has_memory, busy = self._may_run_short(), {job.person for job in running}
+        num_long = sum(not job.short for job in running)
+        overdue = sum(job.short and job.control.elapsed(now) > _OVERDUE_SECONDS for job in running)
+        for job in waiting:
+            overtakes = has_memory and job.person not in busy and now - job.queued > _PATIENT_SECONDS
+            taken = len(running) - (min(overdue, self._most_overtaking) if overtakes else 0)
+            places = self._workers + (self._short_workers if has_memory or not job.short else 0)
+            if taken < places and (job.short or num_long < self._workers):
+                return job
+        return None
 
     def _in_turn(self) -> list[_Job]:
         """Return the waiting jobs in the order in which they are taken: first of who has none, then of who had none."""
@@ -279,15 +256,16 @@ class JobRunner:
             _log.exception("run %s: its state %s could not be stored", snapshot.run_id, snapshot.state)
 
     def _snapshot(self, job: _Job) -> JobSnapshot:
-        now, progress = self._clock(), job.control
-        lane = [other for other in self._in_turn() if not self._places["short"] or other.short == job.short]
+        progress = job.control
+        now = progress.move()
+        lane = [other for other in self._in_turn() if not self._short_workers or other.short == job.short]
         blocking = self._blocking(job, now) if job in lane else None
         return JobSnapshot(
             run_id=job.task.job_id,
             state=job.state,
-            phase=progress.bar.doing,
-            detail=progress.bar.detail,
-            share=progress.bar.advanced(now).fraction if progress.started is not None else 0.0,
+            phase=progress.doing,
+            detail=progress.detail,
+            share=progress.fraction,
             done=progress.done,
             total=progress.total,
             elapsed_seconds=progress.elapsed(now),

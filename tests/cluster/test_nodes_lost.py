@@ -13,7 +13,6 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from senseapp.measure.reuse import arithmetic_of
 from senseapp.measure.session import Session
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import LayerMeasurement
@@ -60,8 +59,7 @@ def test_a_node_killed_in_mid_run_and_a_cancel_change_nothing(
     backend.runner.run_next()
     assert service.snapshot(run_id).state is RunState.DONE
     shared = service.result(run_id)
-    layout, span_images = arithmetic_of(shared)
-    local = Session.open(shared.spec, layout=layout, span_images=span_images)
+    local = Session.open(shared.spec, earlier=shared)
     compare(list(shared.measurements), list(local.measure()))
     assert shared.baseline == pytest.approx(local.baseline, abs=1e-6)
     backend.close()
@@ -105,6 +103,5 @@ def test_the_head_dies_and_the_run_goes_on_here(
     backend.runner.run_next()
     assert service.snapshot(run_id).state is RunState.DONE
     found = service.result(run_id)
-    layout, span_images = arithmetic_of(found)
-    compare(list(found.measurements), list(Session.open(found.spec, layout=layout, span_images=span_images).measure()))
+    compare(list(found.measurements), list(Session.open(found.spec, earlier=found).measure()))
     backend.close()

@@ -15,7 +15,7 @@ from senseapp.records.profile import CoupledAxis, CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.finished_runs import Scheduling
+from senseapp.server.finished_runs import Work
 from senseapp.server.run_tasks import DropLimit, StrongestSearch
 from senseapp.server.service import Service
 from senseapp.solve import trade_off
@@ -199,7 +199,7 @@ def test_pruning_meets_its_budget_once_it_is_known_what_shrinks_together(
         for name in NAMES
         if name not in ("layer2.0.downsample.0",)
     )
-    monkeypatch.setattr(service.schedules, "couplings", lambda _: groups)
+    monkeypatch.setattr(service.work, "couplings", lambda _: groups)
     wait_for_card(open_page(app, PAGE, run=run_id))
     app.slider(key=f"schedule.target.{run_id}").set_value(30).run()
     assert not app.exception
@@ -217,7 +217,7 @@ def test_a_network_that_is_gone_leaves_estimates_and_says_so(
 
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.25, 0.5, 0.75)))
     run_id = finish(service, backend, spec)
-    monkeypatch.setattr(service.schedules, "couplings", gone)
+    monkeypatch.setattr(service.work, "couplings", gone)
     wait_for_card(open_page(app, PAGE, run=run_id))
     assert "estimates: The checkpoint is gone." in app.info[0].value
     assert "is estimated; applying" in texts(app)
@@ -240,13 +240,13 @@ def test_a_run_of_very_many_layers_is_solved_elsewhere_without_a_trade_off(
 ) -> None:
     monkeypatch.setattr(trade_off, "_MANY_LAYERS", 1)
     asked: list[str] = []
-    real = Scheduling.solved
+    real = Work.solved
 
-    def solved(one: Scheduling, run_id: str, *rest: object, **more: object) -> Schedule:
+    def solved(one: Work, run_id: str, *rest: object, **more: object) -> Schedule:
         asked.append(run_id)
         return real(one, run_id, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Scheduling, "solved", solved)
+    monkeypatch.setattr(Work, "solved", solved)
     open_page(app, PAGE, run=finished_run)
     wait_for_card(app)
     assert not app.exception

@@ -23,7 +23,7 @@ class Quiet(RunObserver):
     def __init__(self):
         self.measured_now = 0
 
-    def opened(self, head, *, done, total, predicted_seconds):
+    def opened(self, head, *, done, total, **_):
         self.done, self.total = done, total
 
     def measured(self, measurement):

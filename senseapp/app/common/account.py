@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import platform
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlencode, urljoin, urlsplit
 
+import psutil
 import segno
 import streamlit as st
 
+from senseapp import __version__
 from senseapp.app.common import backend
 from senseapp.app.common.address import address_of
 from senseapp.app.common.backend import login_providers, visitor
@@ -23,54 +30,74 @@ from senseapp.core.errors import SenseError
 from senseapp.core.files import home
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord
-from senseapp.server.operations import SystemReport, system_report
-from senseapp.server.settings import ServerSettings
+from senseapp.server.machine import num_processors
+from senseapp.server.operations import SystemReport, disk_problems, existing_folder
+from senseapp.store.run_folder import bytes_in
 from senseapp.views.words import format as fmt
+
+_PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")
 
 
 @st.fragment(run_every=5.0)
 def system_panel() -> None:
-    """Show the report, and a new one every few seconds; also where the home cannot be used."""
+    """Show the state of the server every few seconds anew; also where the home cannot be used."""
     try:
         report = backend.service().system()
     except SenseError as error:
-        report = system_report(home(), None, ServerSettings(), running=0, waiting=0)
-        report = replace(report, problems=(str(error), *report.problems))
+        report = SystemReport(home=home(), problems=(str(error), *disk_problems(home())))
     for problem in report.problems:
         complain(problem)
     for title, figures in _figures(report).items():
         st.header(title, anchor=False)
         figures_row(figures, helps=_SYSTEM_HELPS, key=f"system.{title.lower()}")
     st.header("Versions", anchor=False)
-    st.caption(f"Python {report.python} on {report.system}")
+    st.caption(f"Python {platform.python_version()} on {platform.system()} {platform.release()} ({platform.machine()})")
     alt_text = "Versions of the packages that the figures depend on"
-    text_table(("Package", "Version"), report.versions, alt_text=alt_text, key="system.versions")
+    versions = [("senseapp", __version__), *((name, version(name)) for name in _PACKAGES)]
+    text_table(("Package", "Version"), versions, alt_text=alt_text, key="system.versions")
 
 
 def _figures(report: SystemReport) -> dict[str, dict[str, str]]:
-    size = fmt.bytes_size
+    """Return the state of server and machine in words, by title and label; takes milliseconds, never loads torch."""
+    size, settings, torch = fmt.bytes_size, report.settings, sys.modules.get("torch")
+    process, memory, disk = psutil.Process(), psutil.virtual_memory(), shutil.disk_usage(existing_folder(report.home))
+    jobs, device = memory_of(report.job_pids), "not known yet: the engine is being loaded"
+    if not hasattr(torch, "cuda"):
+        torch = None  # not loaded yet
+    elif torch is not None:
+        found = torch.cuda.is_available()
+        device = torch.cuda.get_device_name() if found else "processor (no accelerator found)"
     return {
         "Work": {
-            "Running": f"{report.running} of {report.workers}",
-            "Waiting": f"{report.waiting} of {report.max_queue}",
-            "Up for": fmt.duration(report.up_seconds),
+            "Running": f"{report.running} of {settings.workers + settings.short_workers * settings.job_processes}",
+            "Waiting": f"{report.waiting} of {settings.max_queue}",
+            "Up for": fmt.duration(time.time() - process.create_time()),
         },
         "Machine": {
-            "Models run on": report.device,
-            "Cores": str(report.processors),
-            "Threads": str(report.threads),
-            "Threads of the engine": "–" if report.engine_threads is None else str(report.engine_threads),
-            "Memory of the server": size(report.memory_bytes),
-            "Memory of runs": size(report.job_memory_bytes) if report.job_processes else "as the server",
-            "Free memory": f"{size(report.memory_free_bytes)} of {size(report.memory_total_bytes)}",
+            "Models run on": device,
+            "Cores": str(num_processors()),
+            "Threads": str(threading.active_count()),
+            "Threads of the engine": "–" if torch is None else str(torch.get_num_threads()),
+            "Memory of the server": size(process.memory_info().rss),
+            "Memory of runs": size(sum(jobs)) if jobs else "as the server",
+            "Free memory": f"{size(memory.available)} of {size(memory.total)}",
         },
         "Disk": {
             "Runs": "not known" if report.runs_bytes is None else size(report.runs_bytes),
-            "Uploads": size(report.uploads_bytes),
-            "Logs": size(report.logs_bytes),
-            "Free": f"{size(report.disk_free_bytes)} of {size(report.disk_total_bytes)}",
+            "Uploads": size(bytes_in(report.home / "uploads")),
+            "Logs": size(bytes_in(report.home / "logs")),
+            "Free": f"{size(disk.free)} of {size(disk.total)}",
         },
     }
+
+
+def memory_of(pids: Sequence[int]) -> list[int]:
+    """Return the bytes of memory of those processes that run."""
+    found = []
+    for pid in pids:
+        with suppress(psutil.Error):  # it has ended
+            found.append(psutil.Process(pid).memory_info().rss)
+    return found
 
 
 _SYSTEM_HELPS = {

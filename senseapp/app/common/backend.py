@@ -150,7 +150,7 @@ def preview_of(spec: RunSpec) -> PreviewReport | None:
 
 def couplings_of(run_id: str) -> tuple[CoupledGroup, ...] | None:
     """Return which layers of a run of pruning shrink together, or None while the model is loaded."""
-    return ask(("couplings", run_id), lambda owned: owned.schedules.couplings(run_id))
+    return ask(("couplings", run_id), lambda owned: owned.work.couplings(run_id))
 
 
 def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:

@@ -243,7 +243,7 @@ def recommended_changes(run_id: str) -> ChangedAnswers | None:
 
 def _on_its_way(task: RecommendationTask, title: str, *, kind: Literal["primary", "secondary"] = "secondary") -> None:
     if result := backend.result_of(task.run_id):
-        seconds = fmt.about(backend.service().schedules.recommendation_seconds(result))
+        seconds = fmt.about(backend.service().work.recommendation_seconds(result))
         run_guard.outcome_or_offer(
             task,
             f"{title} ({seconds})",

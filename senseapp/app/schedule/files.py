@@ -274,7 +274,7 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner
         service = backend.service()  # whose it is can be asked here, and not in the thread that makes the zip
         offer_file(
             "Download every format (zip)",
-            lambda: service.schedules.target_zip(run_id, schedule, run=command),
+            lambda: service.work.target_zip(run_id, schedule, run=command),
             f"{stem}s.zip",
             key=f"schedule.zip.{run_id}",
             icon=":material/folder_zip:",
@@ -319,13 +319,13 @@ def _text(chosen: ExportFormat, schedule: Schedule, profile: ModelProfile, run_i
         if chosen.render is not None:
             text = chosen.write(schedule, profile)
         elif graph := answer_or_wait(
-            lambda: backend.ask(("graph", run_id), lambda owned: owned.schedules.graph(run_id)),
+            lambda: backend.ask(("graph", run_id), lambda owned: owned.work.graph(run_id)),
             "Exporting the network as a graph",
         ):
             text = graph.overlay(schedule)
             offer_file(  # the overlay is of no use without it
                 "Download the graph (.pt2)",
-                lambda: service.schedules.graph(run_id).path,  # asks anew whether this visitor may read the run
+                lambda: service.work.graph(run_id).path,  # asks anew whether this visitor may read the run
                 f"{stem}.model-explorer.pt2",
                 key=f"schedule.graph.{run_id}",
                 icon=":material/account_tree:",

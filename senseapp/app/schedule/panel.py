@@ -171,9 +171,7 @@ def _solved_elsewhere(
     def solved() -> Schedule | None:
         return backend.ask(
             key,
-            lambda owned: owned.schedules.solved(
-                run_id, budget, method=method, limits=limits, gamma=gamma, groups=groups
-            ),
+            lambda owned: owned.work.solved(run_id, budget, method=method, limits=limits, gamma=gamma, groups=groups),
         )
 
     found = solved()

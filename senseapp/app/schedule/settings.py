@@ -155,7 +155,7 @@ def choose_runtime(run_id: str, *, setting: str = "runtime") -> str:
 
 def choose_partner(run_id: str) -> RunResult | None:
     """Offer to combine sparsity and quantization where both were measured; return the other run's results, or None."""
-    records = backend.service().schedules.partners(run_id)
+    records = backend.service().work.partners(run_id)
     if not records:
         return None
     partners = distinct({record.run_id: f"{record.title}: {run_line(record)}" for record in records})

@@ -1,6 +1,6 @@
 """Worker process of the app: ``python -m senseapp.server.process.child``, started by the app.
 
-It carries out a task and reports results line by line (``protocol.py``); then it waits for the next. Measurements do
+It carries out a task and reports results line by line; then it waits for the next. Measurements do
 not share an interpreter with the pages, and a job that exhausts memory, or crashes in a library, ends only this
 process. So does Ray, which ends the process connected to it when the head of its cluster is lost. The process ends with
 the app.
@@ -24,6 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from senseapp.core.child_process import read_line, write_line
 from senseapp.core.codec import encode, from_plain
 from senseapp.core.errors import SenseError
 from senseapp.core.files import PRIVATE
@@ -31,8 +32,8 @@ from senseapp.core.process import PROCESS_CACHE, at_work, give_back_freed_memory
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.measure.cluster.cluster import connected
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.server.machine import load_engine, memory_limit, runs_on_processor, time_convolutions
-from senseapp.server.process.requester import Line, answer_here, decode_task, read_line, write_line
+from senseapp.server.machine import load_engine, memory_limit, runs_on_processor
+from senseapp.server.process.requester import Line, answer_here, decode_task
 from senseapp.server.tasks import EarlierRun, RunObserver, TaskContext, open_local_session
 from senseapp.store.run_folder import RunFolder
 
@@ -53,7 +54,8 @@ class _Conversation(logging.Handler):
 
     def say(self, kind: str, body: object = None) -> None:
         with self._saying:
-            write_line(self._answers, kind, body)
+            write_line(self._answers, [kind, body])
+            self._answers.flush()
 
     def next(self, *idle: tuple[float, Callable[[], None]]) -> Line:
         """Return the next request; after the idle seconds of each pair, call its function, one by one."""
@@ -67,8 +69,9 @@ class _Conversation(logging.Handler):
         self.say("log", [record.name, record.levelno, self.format(record)])
 
     def _listen(self, requests: BinaryIO) -> None:
-        while (line := read_line(requests)) is not None:
-            self._requests.put(line)
+        with suppress(EOFError):
+            while True:
+                self._requests.put(Line(*read_line(requests)))
         os._exit(3)  # the app has ended or closed the stream
 
 
@@ -87,13 +90,9 @@ class AppObserver(RunObserver):
             self._say("phase", sentence)
         pause()
 
-    def identified(self, content_key: str) -> None:
-        """Send the key."""
-        self._say("identified", content_key)
-
-    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
+    def opened(self, head: RunResult, **figures: Any) -> None:
         """Send the facts known before the first measurement."""
-        self._say("opened", [encode(head), {"done": done, "total": total, "predicted_seconds": predicted_seconds}])
+        self._say("opened", [encode(head), figures])
 
     def measured(self, measurement: LayerMeasurement) -> None:
         """Send one measurement, or one estimate."""
@@ -139,7 +138,7 @@ def _write_first_file() -> None:
 
 def _warm(talk: _Conversation, request: None) -> None:
     load_engine()
-    talk.say("warm", encode(time_convolutions()))
+    talk.say("warm")
 
 
 def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from senseapp.core.errors import SenseError
-from senseapp.server.machine import MachineSpeed
 from senseapp.server.process.processes import CANCEL_SECONDS, JobProcess, answer_in, carry_out_in
-from senseapp.server.process.requester import ANYBODY, Requester, Slots
+from senseapp.server.process.requester import ANYBODY, AnswerT, Requester, Slots, WorkerRequest
 from senseapp.server.tasks import RunTask, TaskContext
-
-if TYPE_CHECKING:
-    from senseapp.server.process.requester import WorkerRequest
-
-AnswerT = TypeVar("AnswerT")
 
 _MOST_ANSWERS = 100  # of one process, which then ends: 200 kB leak per file
 _ANSWER_SECONDS = 1.0  # for which work waits for a process with the engine loaded that answers a request
@@ -30,116 +22,95 @@ class JobProcesses:
     def __init__(self, most: int = 1, start: Callable[[], JobProcess] = JobProcess) -> None:
         self._most = most
         self._start = start
-        self._lock = threading.Lock()
-        self._returned = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._slots = Slots(4, 2)  # requests at a time, as each takes memory, and those of one person
         self._idle: list[JobProcess] = []
-        self._busy: set[JobProcess] = set()
-        self._answering: set[JobProcess] = set()  # busy processes that answer requests
+        self._busy: dict[JobProcess, bool] = {}  # whether it answers a request
         self._closed = False
 
     def pids(self) -> tuple[int, ...]:
         """Return the ids of the running processes."""
-        with self._lock:
+        with self._changed:
             return tuple(process.pid for process in (*self._idle, *self._busy) if process.alive)
 
     def warm_up(self) -> None:
-        """Start a process and load the engine in it; returns at once."""
-        with self._lock:
-            if not self._closed and len(self._idle) < self._most:
-                self._start_ahead()
-
-    def machine_speed(self) -> MachineSpeed | None:
-        """Return the speed of this machine, once a process has loaded the engine; None if none will."""
-        with self._lock:
-            known = [process for process in (*self._idle, *self._busy) if process.warms]
-        for process in known:
-            process.warm.wait()
-        return next((process.speed for process in known if process.speed), None)
+        """Have a process with nothing to do that loads the engine; returns at once."""
+        with self._changed:
+            if not self._closed and not self._idle:
+                self._idle.append(self._started())
 
     def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
         """Carry out a task in one of the processes, see :func:`carry_out_in`."""
-        process, done = self._take(lambda: context.observer.phase("")), False
-        try:
+        with self._process(lambda: context.observer.phase(""), answers=False) as process:
             carry_out_in(process, task, context, device=device)
-            done = True
-        finally:
-            self._give_back(process, done)
 
     def answer(self, request: WorkerRequest[AnswerT], requester: Requester = ANYBODY) -> AnswerT:
         """Answer a request in one of the processes, see :func:`answer_in`; may wait."""
-        with self._slots.hold(requester, request.subject):
-            process = self._take(lambda: requester.check(request.subject), request)
-            try:
-                return answer_in(process, request, requester=requester)
-            finally:
-                process.answered += 1
-                self._give_back(process, process.alive)
+        with (
+            self._slots.hold(requester, request.subject),
+            self._process(lambda: requester.check(request.subject), answers=True) as process,
+        ):
+            return answer_in(process, request, requester=requester)
 
     def close(self) -> None:
         """End all processes, busy ones included."""
-        with self._lock:
+        with self._changed:
             self._closed = True
             ended = [*self._idle, *self._busy]
             self._idle.clear()
         for process in ended:
             process.close()
 
-    def _take(self, check: Callable[[], None], request: WorkerRequest[Any] | None = None) -> JobProcess:
-        """Return the process that can begin soonest, for ``request`` or else for a task; ``check`` may raise to cancel.
+    @contextmanager
+    def _process(self, check: Callable[[], None], *, answers: bool) -> Iterator[JobProcess]:
+        """Take a process, and give it back; one whose task was broken off is closed, as it may still be at work."""
+        process, is_reusable = self._take(check, answers=answers), answers
+        try:
+            yield process
+            is_reusable = True
+        finally:
+            process.answered += answers
+            self._give_back(process, is_reusable and process.alive and process.answered < _MOST_ANSWERS)
 
-        Most answers take less time than loading the engine, so this waits for a process that is answering, and a second
-        after it has loaded the engine also for a new one, whichever is ready first. While none has loaded the engine, a
-        request that does not need it gets a new process.
+    def _take(self, check: Callable[[], None], *, answers: bool) -> JobProcess:
+        """Return the process that can begin soonest; ``check`` may raise to cancel.
+
+        Most answers take less time than loading the engine, so this waits for a process that is answering, and after a
+        second also for a new one.
         """
-        needs_engine, end = request is None or request.needs_engine, math.inf
+        end = time.monotonic() + _ANSWER_SECONDS
         while True:
-            with self._lock:
-                is_ready = any(process.alive and process.warm.is_set() for process in self._idle)
-                answering = [process for process in self._answering if process.alive]
-                if is_ready or not answering or not needs_engine:
-                    process = self._take_one() if is_ready or needs_engine else self._start()
-                    self._busy.add(process)
-                    if request is not None and needs_engine:
-                        self._answering.add(process)
-                    return process
-                if any(process.warm.is_set() for process in answering):
-                    end = min(end, time.monotonic() + _ANSWER_SECONDS)
-                if not self._idle and time.monotonic() > end:
-                    self._start_ahead()
-                self._returned.wait(CANCEL_SECONDS)
+            with self._changed:
+                for process in [process for process in self._idle if not process.alive]:
+                    self._idle.remove(process)
+                    process.close()
+                answering = [process for process, is_asked in self._busy.items() if is_asked and process.alive]
+                found = next((process for process in self._idle if process.warm.is_set()), None)
+                if found is None and not answering:
+                    found = self._idle[0] if self._idle else self._started()
+                if found is not None:
+                    self._idle = [process for process in self._idle if process is not found]
+                    self._busy[found] = answers
+                    return found
+                if not self._idle and time.monotonic() > end and any(each.warm.is_set() for each in answering):
+                    self._idle.append(self._started())
+                self._changed.wait(CANCEL_SECONDS)
             check()
 
-    def _take_one(self) -> JobProcess:
-        """Return an idle process, preferably one with the engine loaded; else a new one."""
-        for process in [process for process in self._idle if not process.alive]:
-            self._idle.remove(process)
-            process.close()
-        if not self._idle:
-            return self._start()
-        process = max(self._idle, key=lambda each: each.warm.is_set())
-        self._idle.remove(process)
-        return process
-
-    def _start_ahead(self) -> None:
+    def _started(self) -> JobProcess:
         process = self._start()
         process.send("warm")
-        self._idle.append(process)
+        return process
 
-    def _give_back(self, process: JobProcess, reusable: bool) -> None:
-        with self._lock:
-            self._busy.discard(process)
-            self._answering.discard(process)
+    def _give_back(self, process: JobProcess, is_reusable: bool) -> None:
+        with self._changed:
+            del self._busy[process]
             dropped = [process]
-            if reusable and not self._closed and process.answered < _MOST_ANSWERS:
-                kept = sorted([*self._idle, process], key=lambda each: (each.warm.is_set(), each.warms), reverse=True)
+            if is_reusable and not self._closed:
+                kept = sorted([*self._idle, process], key=lambda each: each.warm.is_set(), reverse=True)
                 self._idle, dropped = kept[: self._most], kept[self._most :]
-            is_empty = not self._idle
-            self._returned.notify_all()
+            self._changed.notify_all()
         for each in dropped:
             each.close()
         with suppress(OSError, SenseError):  # not the work's error; the next work tries again
-            if process.answered and process not in dropped and not process.warms:
-                process.send("warm")
-            if is_empty:
-                self.warm_up()
+            self.warm_up()

@@ -8,38 +8,32 @@ import os
 import queue
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import psutil
 
 import senseapp.core.errors as known_errors
+from senseapp.core.child_process import ChildProcess, read_line, write_line
 from senseapp.core.codec import decode, to_plain
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import QUIET_FILE, measuring_environment
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.server.machine import MachineSpeed
 from senseapp.server.process.requester import (
     ANYBODY,
+    AnswerT,
     Line,
     Requester,
     WorkerRequest,
     encode_task,
-    read_line,
-    stopped,
-    write_line,
 )
 from senseapp.server.tasks import RunTask, TaskContext
-
-AnswerT = TypeVar("AnswerT")
 
 _log = logging.getLogger(__name__)
 CANCEL_SECONDS = 0.25  # interval of checks for a cancel while no message comes
@@ -51,29 +45,19 @@ _PREFIX = "senseapp-"  # of temporary folders
 _KEPT = "What was measured is kept"
 
 
-class JobProcess:
+class JobProcess(ChildProcess):
     """One worker process."""
+
+    program: ClassVar[tuple[str, ...]] = ("-m", "senseapp.server.process.child")
 
     def __init__(self) -> None:
         self.warm = threading.Event()  # set once the engine is loaded, or cannot be
-        self.warms = False  # whether loading the engine was requested
-        self.speed: MachineSpeed | None = None  # of this machine, known once it is loaded
         self.answered = 0  # number of requests
         self._lines: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._temporary = tempfile.mkdtemp(dir=_own_folder().name)  # a process that is killed leaves its files there
-        self._process = _started(self._errors, self._temporary)
+        super().__init__(*self.program, errors=self._errors, environment=environment_of_jobs(self._temporary))
         threading.Thread(target=self._listen, name="senseapp-job-process", daemon=True).start()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can receive requests."""
-        return self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
 
     @property
     def processor_seconds(self) -> float:
@@ -86,10 +70,9 @@ class JobProcess:
 
     def send(self, kind: str, body: Any = None) -> None:
         """Send a message; raises SenseError where the process has ended."""
-        assert self._process.stdin is not None
-        self.warms |= kind == "warm"
         try:
-            write_line(self._process.stdin, kind, body)
+            write_line(self.requests, [kind, body])
+            self.requests.flush()
         except (OSError, ValueError) as error:  # gone, or closed by us
             raise self._lost() from error
 
@@ -112,14 +95,9 @@ class JobProcess:
                 return line
             self._deal_with(line, progress)
 
-    def kill(self) -> None:
-        """Kill the process at once; one that runs C code would not read a request to stop."""
-        self._process.kill()
-        self._process.wait()
-
     def close(self) -> None:
         """End the process, also if it is busy, and remove its temporary files."""
-        self._end()
+        self.end(_LEAVE_SECONDS)
         self._errors.close()
         shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -136,19 +114,8 @@ class JobProcess:
         else:
             raise RuntimeError(f"the process that works for the app failed:\n{line.body}")
 
-    def _end(self) -> int:
-        """Return the exit status of the process, which ends by itself once its input is closed."""
-        process = self._process
-        assert process.stdin is not None
-        try:
-            process.stdin.close()
-            return process.wait(_LEAVE_SECONDS)
-        except (OSError, subprocess.TimeoutExpired):
-            process.kill()
-            return process.wait()
-
     def _lost(self) -> ProcessLost:
-        status = self._end()
+        status = self.end(_LEAVE_SECONDS)
         if not self._errors.closed:
             self._errors.seek(0)
             said = self._errors.read()[-4000:].decode("utf-8", "replace")
@@ -163,11 +130,10 @@ class JobProcess:
         return ProcessLost(f"The process that did this work {reason}. {_KEPT}: try again, {advice}.")
 
     def _listen(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as answers:
-            while (line := read_line(answers)) is not None:
+        with self.answers as answers, suppress(EOFError):
+            while True:
+                line = Line(*read_line(answers))
                 if line.kind == "warm":
-                    self.speed = decode(line.body, MachineSpeed)
                     self.warm.set()
                 else:
                     self._lines.put(line)
@@ -191,19 +157,10 @@ def remove_left_over() -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _started(errors: Any, temporary: str) -> subprocess.Popen[bytes]:
-    environment = {"RAY_gcs_rpc_server_reconnect_timeout_s": _HEAD_LOST_SECONDS} | measuring_environment()
-    environment[QUIET_FILE] = str(Path(_own_folder().name) / "quiet")
-    environment["TMPDIR"] = temporary
-    return subprocess.Popen(
-        [sys.executable, "-m", "senseapp.server.process.child"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        env=environment,
-        cwd=Path(__file__).parents[3],
-        start_new_session=True,  # Ctrl-C is for the command line alone; it then closes this
-    )
+def environment_of_jobs(temporary: str) -> dict[str, str]:
+    """Return the environment of a worker process, with its folder of ``temporary`` files."""
+    own = {QUIET_FILE: str(Path(_own_folder().name) / "quiet"), "TMPDIR": temporary}
+    return {"RAY_gcs_rpc_server_reconnect_timeout_s": _HEAD_LOST_SECONDS} | measuring_environment() | own
 
 
 def carry_out_in(process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "") -> None:
@@ -217,7 +174,6 @@ def carry_out_in(process: JobProcess, task: RunTask, context: TaskContext, *, de
     process.send("task", {"task": encode_task(task), "device": device, "address": address} | to_plain(given))
     observer = context.observer
     tell: dict[str, Callable[[Any], None]] = {
-        "identified": observer.identified,
         "opened": lambda body: observer.opened(decode(body[0], RunResult), **body[1]),
         "measured": lambda body: observer.measured(decode(body, LayerMeasurement)),
     }
@@ -256,12 +212,14 @@ def answer_in(process: JobProcess, request: WorkerRequest[AnswerT], *, requester
         elapsed, processor = time.monotonic() - begun, process.processor_seconds - spent
         if takes_too_long(elapsed=elapsed, processor=processor, limit=request.seconds):
             process.kill()
-            raise stopped(request.subject, request.seconds)
+            raise ReadingStopped(
+                f"{request.subject} kept the process that reads it busy for {request.seconds:.0f} s, so it was "
+                "stopped. Choose another file, or save this one again with the program that made it."
+            )
 
     try:
-        if request.needs_engine:
-            process.send("warm")
-            process.warm.wait()
+        process.send("warm")
+        process.warm.wait()
         begun, spent = time.monotonic(), process.processor_seconds
         message = {"question": request.encoded(), "seconds": MOST_DELAY * request.seconds}
         process.send("question", message | {"most_bytes": request.memory_bytes})

@@ -1,9 +1,8 @@
 """Requests to worker processes: how they are sent, who owns them, and how many are answered at the same time.
 
-They are lines of strict JSON, never pickle. For a task the process sends ``phase``, ``identified``, ``opened``
-and ``measured`` as they occur, and ends with ``done``, ``refused`` (an error with a sentence) or
-``crashed`` (a trace); a question is answered by ``answer``. To cancel, the app ends the process: all measurements are
-on disk.
+For a task the process sends ``phase``, ``opened`` and ``measured`` as they occur, and ends with ``done``, ``refused``
+(an error with a sentence) or ``crashed`` (a trace); a question is answered by ``answer``. To cancel, the app ends the
+process: all measurements are on disk.
 
 A hostile file keeps its process busy until its time limit. So that others do not wait for it, each user has a few of
 all slots, and a request ends once its page is closed.
@@ -12,24 +11,21 @@ all slots, and a request ends once its page is closed.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import pkgutil
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 from weakref import WeakValueDictionary
 
 from senseapp.core.codec import from_plain, to_plain
-from senseapp.core.errors import Abandoned, ReadingStopped
+from senseapp.core.errors import Abandoned
 from senseapp.core.files import files_at
 from senseapp.records.spec import ModelSpec
-from senseapp.server.machine import memory_limit
 from senseapp.server.settings import LOCAL_OWNER
 from senseapp.server.tasks import RunTask
 
@@ -112,15 +108,12 @@ class WorkerRequest(Generic[AnswerT_co]):
         subject: name of the file or model, for display.
         seconds: processor time that it may take once the engine is loaded; on a busy machine it may last longer.
         memory_bytes: limit of memory beyond the engine, however much is free.
-        needs_engine: whether torch is loaded before; without it, a server that has just started answers seconds
-            earlier.
     """
 
     call: partial[AnswerT_co]
     subject: str = "This file"
     seconds: float = OPEN_SECONDS
     memory_bytes: float = OPEN_BYTES
-    needs_engine: bool = True
 
     def encoded(self) -> dict[str, Any]:
         """Return the call as JSON."""
@@ -139,20 +132,6 @@ class Line(NamedTuple):
 
     kind: str
     body: Any = None
-
-
-def write_line(stream: IO[bytes], kind: str, body: Any = None) -> None:
-    """Send a message."""
-    stream.write(json.dumps([kind, body], allow_nan=False, separators=(",", ":")).encode() + b"\n")
-    stream.flush()
-
-
-def read_line(stream: IO[bytes]) -> Line | None:
-    """Return the next message, or None once the stream is closed."""
-    text = stream.readline()
-    if not text.endswith(b"\n"):
-        return None
-    return Line(*json.loads(text))
 
 
 def encode_task(task: RunTask) -> dict[str, Any]:
@@ -195,41 +174,6 @@ def network_request(
     """
     seconds, memory = model_limits(model, *files)
     return WorkerRequest(call=call, subject=subject or model.title, seconds=passes * seconds, memory_bytes=memory)
-
-
-@contextmanager
-def reading_limits(path: Path) -> Iterator[None]:
-    """Hold the limits of requests on time and memory while a command reads a text file in this process.
-
-    Raises:
-        ReadingStopped: it takes too long; known where the system has timers, in the main thread.
-        OutOfMemory: it takes more memory than a file of its size may.
-    """
-    # JSON takes some 20 bytes of memory for each of a text.
-    with memory_limit(most_bytes=OPEN_BYTES + 20 * num_bytes(str(path))):
-        if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-            yield
-            return
-        seconds = OPEN_SECONDS + num_bytes(str(path)) / BYTES_PER_SECOND
-
-        def stop(number: int, frame: object) -> None:
-            raise stopped(path.name, seconds)
-
-        before = signal.signal(signal.SIGPROF, stop)
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, before)
-
-
-def stopped(subject: str, seconds: float) -> ReadingStopped:
-    """Return the error for a file that took longer than its limit."""
-    return ReadingStopped(
-        f"{subject} kept the process that reads it busy for {seconds:.0f} s, so it was stopped. "
-        "Choose another file, or save this one again with the program that made it."
-    )
 
 
 def model_limits(model: ModelSpec, *files: str) -> tuple[float, float]:

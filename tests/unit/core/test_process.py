@@ -24,7 +24,7 @@ from senseapp.measure.session import Session
 from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.process import processes
+from senseapp.server.process.processes import environment_of_jobs
 from tests.cases import first_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -129,12 +129,9 @@ def test_a_setting_of_the_environment_stays(given: dict[str, str], expected: lis
 
 
 def test_a_process_that_works_for_the_app_starts_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = mock.Mock()
-    monkeypatch.setattr(processes.subprocess, "Popen", started)
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
-    processes._started(None, "temporary")
-    environment = started.call_args.kwargs["env"]
+    environment = environment_of_jobs("temporary")
     assert [environment[name] for name in SETTINGS] == [*MEMORY, "passive", "3000"]
     assert environment["PATH"] == os.environ["PATH"]
 

@@ -101,7 +101,7 @@ def test_a_process_that_never_answers_is_ended_with_a_sentence(monkeypatch: pyte
 
 def test_a_process_that_an_exchange_was_broken_off_with_takes_no_other_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = PictureDecoder()
-    monkeypatch.setattr(picture_process, "_read_line", dict[bytes, str]().__getitem__)
+    monkeypatch.setattr(picture_process, "read_line", dict[bytes, str]().__getitem__)
     with pytest.raises(KeyError):
         decoder.decode(picture("PNG", "L"), "RGB")
     assert not decoder.alive
@@ -126,7 +126,7 @@ def test_a_process_with_nothing_to_do_gives_the_memory_of_a_large_picture_back(m
     for name, value in measuring_environment().items():  # as in the processes that have decoders
         monkeypatch.setenv(name, value)
     decoder = PictureDecoder()
-    process = psutil.Process(decoder._process.pid)
+    process = psutil.Process(decoder.pid)
     decoder.decode(png(), "RGB")
     before = process.memory_info().rss
     decoder.decode(encoded(Image.new("RGB", (6000, 6000))), "RGB")

@@ -87,7 +87,7 @@ def test_json_gives_the_same_result_back(outcome: tuple[Session, list[LayerMeasu
 def test_resuming_with_the_same_layout_gives_the_same_numbers() -> None:
     first = Session.open(_spec(layers=("layer1*", "fc")))
     whole = list(first.measure())
-    again = Session.open(first.spec, layout=first.layout)
+    again = Session.open(first.spec, earlier=first.result(()))
     rest = list(again.measure(done=whole[: len(whole) // 2]))
     assert [(item.key, item.changes) for item in rest] == [
         (item.key, item.changes) for item in whole[len(whole) // 2 :]

@@ -307,5 +307,5 @@ def test_a_recommendation_is_not_looked_for_where_it_would_take_too_long(few_dig
     assert backend.runner.run_next()
     assert not backend.runner.run_next()
     assert service.work.progress(RecommendationTask(run_id=run_id)) is None
-    assert service.schedules.recommendation_seconds(service.result(run_id)) > 0
+    assert service.work.recommendation_seconds(service.result(run_id)) > 0
     backend.close()

@@ -16,8 +16,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server import checks
 from senseapp.server.backend import Backend
-from senseapp.server.checks import MOST_SECONDS, CheckObserver, CheckTask, sweep_checks
-from senseapp.server.process.requester import decode_task, encode_task
+from senseapp.server.checks import MOST_SECONDS, CheckObserver, sweep_checks
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from tests.check_pairs import PAIRS, Workshop
@@ -130,12 +129,6 @@ def test_only_the_last_checks_of_a_user_are_kept(backend: Backend, files: tuple[
         service.checks.start(spec)
         backend.runner.run_next()
     assert len(service.checks.recent()) == 20
-
-
-def test_a_task_is_sent_to_its_process_as_it_is() -> None:
-    task = CheckTask(check_id="0" * 32, spec=CheckSpec(reference=ModelSpec(), candidate=ModelSpec()))
-    assert decode_task(encode_task(task)) == task
-    assert task.job_id == f"check:{'0' * 32}"
 
 
 def test_a_check_that_never_ends_is_stopped() -> None:

@@ -43,10 +43,7 @@ class Events:
         if sentence and sentence == self._stops_at:
             raise Stop
 
-    def identified(self, content_key: str) -> None:
-        pass
-
-    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float, **_: object) -> None:
         self.found.append(f"opened with {len(head.estimates)} estimates")
         self.left.append((done, total, predicted_seconds))
 
@@ -156,8 +153,10 @@ def test_who_gets_one(tmp_path, goal, mode, seconds, expected) -> None:
         tmp_path, workers=0, settings=ServerSettings(recommend_seconds=seconds), calibrate=fake_calibration
     )
     spec = replace(SPEC, goal=goal, sensitivity=replace(SPEC.sensitivity, mode=mode))
-    record = backend.store.record(Service(backend).start(spec))
-    assert backend._measurement(record).first_file_seconds == expected
+    Service(backend).start(spec)
+    (task,) = backend.runner.unfinished()
+    assert isinstance(task, Measurement)
+    assert task.first_file_seconds == expected
     backend.close()
 
 

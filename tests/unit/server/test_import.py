@@ -40,13 +40,6 @@ def test_the_model_that_was_measured_gives_sizes_and_types_to_the_run(service):
     assert len(service.runs()) == 1
 
 
-def test_what_was_left_out_is_the_origin_of_the_run(service):
-    partly = TABLE.replace("module.fc", "module.head")
-    run_id = service.import_csv("part", partly.encode(), model=ModelSpec(library="torchvision", name="resnet18"))
-    assert service.run(run_id).origin.startswith("1 of the 3 parameters left out, as torchvision/resnet18 lacks them")
-    assert service.snapshot(run_id).total == 4
-
-
 def test_a_bad_table_or_title_leaves_no_run(service):
     with pytest.raises(InvalidFile):
         service.import_csv("bad", table(ROWS[0]).encode())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from senseapp.server.job_progress import Bar, PlannedStep
+from senseapp.server.job_progress import JobControl, PlannedStep
 from tests.cases import examples
 
 PLAN = (
@@ -20,6 +21,26 @@ PLAN = (
 )
 
 
+class Job:
+    """The progress of a job at times that the tests set."""
+
+    def __init__(self, plan: tuple[PlannedStep, ...] = ()) -> None:
+        self.now = 0.0
+        self.control = JobControl(nullcontext(), lambda: self.now)
+        self.control.start()
+        self.control.plan(plan)
+
+    def told(self, sentence: str, now: float) -> JobControl:
+        self.now = now
+        self.control.phase(sentence)
+        return self.control
+
+    def left(self) -> float:
+        found = self.control.remaining(self.now)
+        assert found is not None
+        return found
+
+
 def run(
     plan: tuple[PlannedStep, ...], factors: list[float], reports: int = 10
 ) -> tuple[list[float], list[float], float]:
@@ -27,17 +48,16 @@ def run(
 
     Each step reports ``reports`` counts, evenly.
     """
-    bar, now, shown, left = Bar.started(0.0, plan), 0.0, [0.0], [0.0]
+    job, now, shown, left = Job(plan), 0.0, [0.0], [0.0]
     for step, factor in zip(plan, factors, strict=True):
         seconds = step.seconds * factor
         for number in range(reports):
-            bar = bar.told(f"{step.title} · {number} of {reports}", now)
+            job.told(f"{step.title} · {number} of {reports}", now)
             end = now + seconds / reports
             while int(now) < int(end):
                 now = float(int(now) + 1)
-                bar = bar.advanced(now)
-                shown.append(bar.fraction)
-                left.append(bar.seconds_left(now))
+                shown.append(job.told("", now).fraction)
+                left.append(job.left())
             now = end
     return shown, left, now
 
@@ -80,26 +100,32 @@ def test_a_step_that_says_nothing_still_moves_and_does_not_fill_the_bar() -> Non
 
 
 def test_a_skipped_step_a_repeated_title_and_details() -> None:
-    bar = Bar.started(0.0, PLAN).told("Loading the model", 0.5)
+    job = Job(PLAN)
+    bar = job.told("Loading the model", 0.5)
     assert (bar.doing, bar.detail) == ("Read", "Loading the model")
-    bar = bar.told("Make · Rounding weights · 12 of 40 layers", 2.0)
-    assert (bar.index, bar.doing, bar.detail, bar.share) == (2, "Make", "Rounding weights · 12 of 40 layers", 0.0)
-    assert bar.told("Make · Timing", 3.0).index == 2  # the same step goes on
-    bar = bar.told("Measure · 3 of about 15 · 0 of 256 images", 4.0)
-    assert (bar.index, bar.share, bar.doing, bar.detail) == (3, 0.2, "Measure: 3 of about 15", "0 of 256 images")
-    assert bar.told("Measure · Comparing answers", 4.5).doing == "Measure: 3 of about 15"  # a count never goes away
-    assert bar.told("Make", 5.0).index == 4
-    assert bar.told("Estimate", 5.0).index == 3  # what is over does not begin again
+    bar = job.told("Make · Rounding weights · 12 of 40 layers", 2.0)
+    assert (bar.doing, bar.detail, bar.share) == ("Make", "Rounding weights · 12 of 40 layers", 0.0)
+    assert job.told("Make · Timing", 3.0).step is PLAN[2]  # the same step goes on
+    bar = job.told("Measure · 3 of about 15 · 0 of 256 images", 4.0)
+    assert (bar.step, bar.share, bar.doing, bar.detail) == (PLAN[3], 0.2, "Measure: 3 of about 15", "0 of 256 images")
+    assert job.told("Measure · Comparing answers", 4.5).doing == "Measure: 3 of about 15"  # a count never goes away
+    assert job.told("Estimate", 5.0).step is PLAN[3]  # what is over does not begin again
+    assert job.told("Make", 5.0).step is PLAN[4]
+    assert bar.seconds_of_steps() == {"Read": 2.0, "Make": 2.0, "Measure": 1.0}
 
 
-def test_work_without_a_plan_moves_and_says_what_it_does() -> None:
-    bar = Bar.started(0.0).told("Opening the candidate", 1.0)
-    assert (bar.doing, bar.detail) == ("Opening the candidate", "")
-    assert 0 < bar.advanced(5.0).fraction < bar.advanced(100.0).fraction < 1
+def test_work_without_a_plan_moves_says_what_it_does_and_knows_no_time() -> None:
+    job = Job()
+    bar = job.told("Opening the candidate", 1.0)
+    assert (bar.doing, bar.detail, bar.remaining(1.0)) == ("Opening the candidate", "", None)
+    shown = [job.told("", now).fraction for now in (1.0, 5.0, 100.0)]
+    assert 0 < shown[0] < shown[1] < shown[2] < 1
 
 
 def test_a_better_plan_keeps_the_bar_where_it_is() -> None:
-    bar = Bar.started(0.0, PLAN).told("Estimate", 2.0)
-    doubled = bar.planned([PlannedStep(title=each.title, seconds=2 * each.seconds) for each in PLAN], 3.0)
-    assert (doubled.index, doubled.fraction) == (1, bar.advanced(3.0).fraction)
-    assert doubled.seconds_left(3.0) > 1.8 * bar.seconds_left(3.0)
+    job = Job(PLAN)
+    before = job.told("Estimate", 2.0).fraction
+    left = job.left()
+    job.control.plan([PlannedStep(title=each.title, seconds=2 * each.seconds) for each in PLAN])
+    assert (job.control.step.title, job.control.fraction) == ("Estimate", before)
+    assert job.left() > 1.8 * left

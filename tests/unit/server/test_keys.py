@@ -57,13 +57,6 @@ def test_each_question_has_a_key_of_its_own_whatever_run_it_is_about() -> None:
     assert replace(USUAL[0], repair=False).key != keys[0]
 
 
-def test_what_a_kind_of_file_does_not_use_does_not_count() -> None:
-    quick, mixed = (DeliverTask(run_id="r", settings=DeploySettings(kind=kind)) for kind in ("quickest", "mixed"))
-    assert replace(quick, settings=replace(quick.settings, most_time=2.0)).key == quick.key
-    assert replace(quick, settings=replace(quick.settings, most_changed=0.5)).key != quick.key
-    assert replace(mixed, settings=replace(mixed.settings, most_time=2.0)).key != mixed.key
-
-
 def test_a_key_says_which_runtime_a_file_is_for() -> None:
     usual = DeliverTask(run_id="r", settings=DeploySettings())
     foreign = DeliverTask(run_id="r", settings=DeploySettings(runtime="abacus"))

@@ -13,14 +13,13 @@ import psutil
 import pytest
 
 import senseapp
+from senseapp.app.common.account import memory_of
 from senseapp.core.errors import InvalidDataset, NotFound
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
-from senseapp.server.operations import JsonLines, log_to, read_run_log, system_report
+from senseapp.server.operations import JsonLines, log_to, read_run_log
 from senseapp.server.service import Service
-from senseapp.server.settings import ServerSettings
-from senseapp.store.run_store import RunStore
 from tests.fake_session import FakeEngine, a_backend
 
 
@@ -128,42 +127,31 @@ def test_the_server_logs_into_its_home(tmp_path: Path) -> None:
         logging.captureWarnings(False)
 
 
-def test_work_memory_and_disk_are_counted(tmp_path: Path) -> None:
+def test_work_and_disk_are_counted(tmp_path: Path) -> None:
     made = a_backend(tmp_path)
     service = Service(made)
     before = service.system()
     service.start(RunSpec())
     service.start(RunSpec())
-    service.inputs.reserve_upload(12345)
     made.runner.run_next()
     report = service.system()
-    assert (before.waiting, report.waiting, report.running, report.max_queue) == (0, 1, 0, 20)
-    assert report.uploads_bytes == 12345
+    assert (before.waiting, report.waiting, report.running, report.settings.max_queue) == (0, 1, 0, 20)
     assert report.runs_bytes > before.runs_bytes
-    assert 0 < report.disk_free_bytes < report.disk_total_bytes
-    assert 10_000_000 < report.memory_bytes < report.memory_total_bytes
-    assert (report.job_processes, report.job_memory_bytes) == (0, 0)
-    assert report.threads >= 1
-    assert report.processors >= 1
-    assert set(dict(report.versions)) >= {"senseapp", "streamlit", "torch"}
+    assert (report.job_pids, report.problems) == ((), ())
     made.close()
 
 
-def test_memory_of_further_processes_is_counted_while_they_live(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
+def test_memory_of_further_processes_is_counted_while_they_live() -> None:
     program = "import sys; print('ready', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdin is not None
         assert other.stdout is not None
         other.stdout.readline()
-        pids = (other.pid, other.pid)
-        report = system_report(tmp_path, store, ServerSettings(), running=0, waiting=0, job_pids=pids)
-        assert report.job_processes == 2
-        assert report.job_memory_bytes == pytest.approx(2 * psutil.Process(other.pid).memory_info().rss, rel=0.2)
+        found = psutil.Process(other.pid).memory_info().rss
+        assert memory_of((other.pid,)) == [pytest.approx(found, rel=0.2)]
         other.stdin.close()
         other.wait()
-    report = system_report(tmp_path, store, ServerSettings(), running=0, waiting=0, job_pids=pids)
-    assert (report.job_processes, report.job_memory_bytes) == (0, 0)
+    assert memory_of((other.pid,)) == []
 
 
 def test_the_version_is_said_in_one_place() -> None:

@@ -37,15 +37,6 @@ def test_the_last_minute_counts_for_each_person_and_thing() -> None:
         limiter.count("ann", "runs")
 
 
-def test_who_asks_no_more_is_forgotten() -> None:
-    clock = Clock()
-    limiter = RateLimiter({"runs": 2, "uploads": 1, "jobs on runs": 9}, clock)
-    for number in range(1000):
-        clock.seconds = float(number)
-        limiter.count(f"person {number}", "runs")
-    assert len(limiter._asked) <= 60
-
-
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
     settings = ServerSettings(runs_per_minute=2, jobs_per_minute=2, uploads_per_minute=2)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,17 +22,16 @@ from senseapp.server.tasks import RunObserver, TaskContext
 from senseapp.store.run_folder import RunFolder
 
 QUESTION = WorkerRequest(call=partial(identify_checkpoint, "a.pth"))
-SOLVE = replace(QUESTION, needs_engine=False)
 _numbers = itertools.count(1)
 
 
 class FakeProcess:
     def __init__(self) -> None:
-        self.pid, self.alive, self.answered, self.speed = next(_numbers), True, 0, None
-        self.warm, self.warms = threading.Event(), False
+        self.pid, self.alive, self.answered = next(_numbers), True, 0
+        self.warm = threading.Event()
 
     def send(self, kind: str, body: object = None) -> None:
-        self.warms |= kind == "warm"
+        assert kind == "warm"
 
     def close(self) -> None:
         self.alive = False
@@ -64,12 +61,12 @@ class Stage:
         context = TaskContext(folder=RunFolder(Path("/runs/r")), observer=observer)
         self.pool.carry_out(Measurement(run_id="r", spec=RunSpec()), context, device="cpu")
 
-    def asked(self, question: WorkerRequest[Any] = QUESTION) -> int:
+    def asked(self) -> int:
         """Return the place of the process that answers."""
         places: list[int] = []
         answer, self.answer = self.answer, lambda process: (places.append(self.made.index(process)), answer(process))[1]
         try:
-            self.pool.answer(question)
+            self.pool.answer(QUESTION)
         finally:
             self.answer = answer
         return places[0]
@@ -116,7 +113,6 @@ def test_a_process_that_has_answered_many_questions_gives_way_to_another(
     stage.warmed()
     assert [stage.asked() for _ in range(4)] == [0, 0, 0, 1]
     assert stage.pool.pids() == (stage.made[1].pid,)
-    assert stage.made[1].warms  # before it was asked
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["soon answered", "long"])
@@ -174,19 +170,6 @@ def test_a_question_is_answered_by_the_process_that_is_ready_first(stage: Stage,
     assert answers == [0, int(long)]
 
 
-def test_a_request_without_the_engine_waits_for_no_process_that_loads_it(stage: Stage) -> None:
-    stage.pool.warm_up()
-    assert stage.asked(SOLVE) == 1  # the first loads the engine
-    assert len(stage.pool.pids()) == 1
-    stage.made[0].warm.set()
-    assert stage.asked(SOLVE) == 0
-
-
-def test_a_process_that_answered_without_the_engine_and_stays_loads_it(stage: Stage) -> None:
-    stage.asked(SOLVE)
-    assert stage.made[0].warms
-
-
 def test_a_process_that_cannot_go_on_is_replaced(stage: Stage) -> None:
     stage.work()
     first = stage.made[0]
@@ -217,9 +200,3 @@ def test_what_ended_the_work_is_told_even_where_no_other_process_can_be_started(
     monkeypatch.setattr(pools, "carry_out_in", lost)
     with pytest.raises(ProcessLost, match="ended unexpectedly"):
         stage.work()
-
-
-def test_the_speed_of_the_machine_is_not_awaited_from_a_process_that_was_never_asked_for_it(stage: Stage) -> None:
-    stage.work()  # its process loads the engine without a word
-    stage.made[0].warms = False
-    assert stage.pool.machine_speed() is None

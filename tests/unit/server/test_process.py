@@ -20,7 +20,6 @@ import pytest
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.codec import dumps
 from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, ReadingStopped, SenseError
-from senseapp.core.process import measuring_environment
 from senseapp.records.check import CheckSpec
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.schedule import Limits, Schedule
@@ -63,12 +62,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., JobProces
         head = json.dumps(json.loads(dumps(a_result())))
         code = "\n".join((PRELUDE, f"HEAD = json.loads({head!r})", *map(textwrap.dedent, script)))
 
-        def popen(errors: Any, temporary: str) -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
-            )
-
-        monkeypatch.setattr(processes, "_started", popen)
+        monkeypatch.setattr(JobProcess, "program", ("-c", code))
         found.append(JobProcess(**options))
         return found[-1]
 
@@ -87,9 +81,6 @@ class Observer:
     def phase(self, sentence: str) -> None:
         self.told += [sentence] if sentence else []
         self.stop(sentence)
-
-    def identified(self, content_key: str) -> None:
-        self.told.append(f"key {content_key}")
 
     def opened(self, head: RunResult, **figures: float) -> None:
         self.told.append((head, figures))
@@ -124,8 +115,7 @@ def test_what_a_process_tells_reaches_the_observer(started: Callable[..., JobPro
         assert (request["folder"], request["data_roots"]) == ("/runs/r", ["/data"])
         assert request["earlier"] == [{{"title": "Monday", "folder": "/runs/a", "content_key": "abc"}}]
         say("phase", "Loading the model")
-        say("identified", "def")
-        say("opened", [HEAD, {{"done": 1, "total": 8, "predicted_seconds": 5.0}}])
+        say("opened", [HEAD, {{"done": 1, "total": 8, "predicted_seconds": 5.0, "content_key": "def"}}])
         say("measured", json.loads({found!r}))
         say("done")
         """
@@ -133,8 +123,7 @@ def test_what_a_process_tells_reaches_the_observer(started: Callable[..., JobPro
     carry_out(process, observer)
     assert observer.told == [
         "Loading the model",
-        "key def",
-        (a_result(), {"done": 1, "total": 8, "predicted_seconds": 5.0}),
+        (a_result(), {"done": 1, "total": 8, "predicted_seconds": 5.0, "content_key": "def"}),
         a_measurement("stem", 0.25),
     ]
 
@@ -145,7 +134,6 @@ def test_the_process_tells_what_the_task_tells_it() -> None:
     app = AppObserver(lambda kind, body: said.append(Line(kind=kind, body=json.loads(json.dumps(body)))))
     app.phase("Loading")
     app.phase("")
-    app.identified("abc")
     app.opened(a_result(), done=0, total=8, predicted_seconds=1.5)
     app.measured(a_measurement("stem", 0.25, estimated=True))
     app.measured(a_measurement("head", 0.5))
@@ -163,7 +151,6 @@ def test_the_process_tells_what_the_task_tells_it() -> None:
     carry_out(Ear(), observer)  # type: ignore[arg-type]
     assert observer.told == [
         "Loading",
-        "key abc",
         (a_result(), {"done": 0, "total": 8, "predicted_seconds": 1.5}),
         a_measurement("stem", 0.25, estimated=True),
         a_measurement("head", 0.5),
@@ -213,7 +200,7 @@ def test_a_process_that_dies_in_mid_run_ends_the_run_with_a_sentence(
 
 def test_a_check_whose_process_dies_names_the_files(started: Callable[..., JobProcess]) -> None:
     models = [ModelSpec(library="onnx", checkpoint=f"/here/{name}.onnx", task="classification") for name in "ab"]
-    task = CheckTask(check_id="", spec=CheckSpec(reference=models[0], candidate=models[1], data=DataSpec()))
+    task = CheckTask(run_id="", spec=CheckSpec(reference=models[0], candidate=models[1], data=DataSpec()))
     with pytest.raises(ReadingStopped, match=r"^a\.onnx or b\.onnx ended the process that ran it.*choose another\.$"):
         carry_out_in(started("sys.exit(4)"), task, TaskContext(folder=RunFolder(Path()), observer=Observer()),
                      device="cpu")  # fmt: skip
@@ -258,14 +245,7 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
         child._ANSWERS = {{"work": lambda talk, body: (len(b"x" * {block}), talk.say("done"))}}
         child.main()
     """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    monkeypatch.setattr(
-        processes,
-        "_started",
-        lambda errors, temporary: subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=measuring_environment()
-        ),
-    )
+    monkeypatch.setattr(JobProcess, "program", ("-c", textwrap.dedent(script)))
     with closing(JobProcess()) as process:
         memory = psutil.Process(process.pid)
         for _ in range(2):
@@ -319,8 +299,9 @@ def test_estimates_alone_need_no_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
                 limits=Limits(max_level=0.8, layers={"stem": (None, 0.5)}, fixed={"head": 0.0}),
             ),
         ),
+        CheckTask(run_id="0" * 32, spec=CheckSpec(reference=ModelSpec(), candidate=ModelSpec())),
     ],
-    ids=["run", "proof", "proof of two runs", "histogram", "search"],
+    ids=["run", "proof", "proof of two runs", "histogram", "search", "check"],
 )
 def test_a_task_arrives_as_it_was_sent(task: RunTask) -> None:
     sent = json.dumps(encode_task(task), allow_nan=False)

@@ -7,8 +7,6 @@ import json
 import os
 import pickletools
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 import zipfile
@@ -290,18 +288,3 @@ def test_the_results_of_a_run_are_read_once_for_schedule_after_schedule(
     first, second = solving(folder, 0.3).call(), solving(folder, 0.6).call()
     assert first.achieved["params"] < second.achieved["params"]
     assert len(reads) == 1
-
-
-def test_a_schedule_is_solved_without_torch(tmp_path: Path) -> None:
-    run_id = import_run(tmp_path / "home", large_run_file(6, 4))
-    asked = solving(tmp_path / "home" / "runs" / run_id, 0.3)
-    code = (
-        "import json, sys; from senseapp.server.process.requester import answer_here; "
-        "print(json.dumps([answer_here(json.load(sys.stdin)), 'torch' in sys.modules]))"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(asked.encoded()), capture_output=True, text=True, check=True
-    )
-    answer, loaded = json.loads(told.stdout)
-    assert asked.decoded(answer) == asked.call()
-    assert not loaded

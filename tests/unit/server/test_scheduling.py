@@ -97,7 +97,7 @@ def test_a_search_that_a_killed_server_had_begun_is_interrupted_until_it_is_aske
 def test_couplings_are_those_of_the_runs_network(service, backend):
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
     run_id = keep(service, backend, spec)
-    found = service.schedules.couplings(run_id)
+    found = service.work.couplings(run_id)
     groups = {group.layer: group for group in found}
     assert {axis.layer for axis in groups["layer4.1.conv1"].axes} == {"layer4.1.conv1", "layer4.1.conv2"}
     assert groups["layer4.1.conv1"].num_units == 64
@@ -110,16 +110,16 @@ def test_a_model_that_may_not_be_read_any_more_is_not_loaded(service, backend, t
     elsewhere = RunSpec(model=ModelSpec(library="timm", name="resnet18", checkpoint=str(tmp_path / "x.pth")))
     folder.save_result(a_demo_result(elsewhere))
     with pytest.raises(InvalidCheckpoint, match="only from uploads"):
-        service.schedules.graph(run_id)
+        service.work.graph(run_id)
 
 
 @pytest.mark.slow
 def test_the_zip_holds_the_overlay_and_says_where_its_graph_is(service, run_id):
-    with zipfile.ZipFile(io.BytesIO(service.schedules.target_zip(run_id, a_schedule(service, run_id)))) as archive:
+    with zipfile.ZipFile(io.BytesIO(service.work.target_zip(run_id, a_schedule(service, run_id)))) as archive:
         overlay = json.loads(archive.read("schedule.model-explorer.json"))
         manifest = json.loads(archive.read("manifest.json"))["data"]
         readme = archive.read("README.txt").decode()
-    program = torch.export.load(service.schedules.graph(run_id).path)
+    program = torch.export.load(service.work.graph(run_id).path)
     assert overlay["results"].keys() <= {node.name for node in program.graph.nodes}
     assert not [name for name in manifest["files"] if name.endswith(".pt2")]  # of 45 MB for a usual network
     assert "choose the format Model Explorer" in readme
@@ -146,16 +146,16 @@ def bits_of_one_file(service, backend, tmp_path):
 def test_partners_are_runs_of_the_same_weights_wherever_they_were_uploaded(bits_of_one_file, service):
     zeros = bits_of_one_file(b"weights", "first", (0.5,), SparsityConfig())
     same, other = bits_of_one_file(b"weights", "second"), bits_of_one_file(b"WEIGHTS", "third")
-    assert [record.run_id for record in service.schedules.partners(zeros)] == [same]
-    assert [record.run_id for record in service.schedules.partners(same)] == [zeros]
-    assert service.schedules.partners(other) == ()
+    assert [record.run_id for record in service.work.partners(zeros)] == [same]
+    assert [record.run_id for record in service.work.partners(same)] == [zeros]
+    assert service.work.partners(other) == ()
 
 
 def test_a_checkpoint_that_is_gone_is_the_same_as_none_other(bits_of_one_file, service, tmp_path):
     zeros = bits_of_one_file(b"weights", "first", (0.5,), SparsityConfig())
     bits_of_one_file(b"weights", "second")
     (tmp_path / "second" / "net.pth").unlink()
-    assert service.schedules.partners(zeros) == ()
+    assert service.work.partners(zeros) == ()
 
 
 def test_two_runs_of_different_weights_are_refused(tmp_path):
@@ -175,7 +175,7 @@ def test_a_zip_without_the_network_says_why(service, backend, tmp_path, run_id):
     schedule = a_schedule(service, run_id)
     gone = RunSpec(model=ModelSpec(library="timm", name="resnet18", checkpoint=str(tmp_path / "gone.pth")))
     backend.store.folder(run_id).save_result(a_demo_result(gone))
-    with zipfile.ZipFile(io.BytesIO(service.schedules.target_zip(run_id, schedule))) as archive:
+    with zipfile.ZipFile(io.BytesIO(service.work.target_zip(run_id, schedule))) as archive:
         readme = archive.read("README.txt").decode()
         assert "schedule.json" in archive.namelist()
     assert "(left out) schedule.model-explorer.json: This app reads a checkpoint only from uploads" in readme

@@ -5,15 +5,11 @@ import pytest
 from senseapp.core.steps import StepTitle
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.machine import LoadWatch, MachineSpeed, time_convolutions
-from senseapp.server.time_estimate import (
-    RuntimePredictor,
-    RunWork,
-    run_works,
-)
+from senseapp.server.time_estimate import RuntimePredictor, Workload
 from tests.fake_session import LAYERS, a_profile, fake_calibration
 
-WORK = {StepTitle.LAYERS: RunWork(macs=2e9, calls=1e5, measurements=50)}
-SECONDS = 2 / 0.28 + 3 * 1 + 50 * 0.01
+SECONDS = 11.0
+WORK = {StepTitle.LAYERS: SECONDS}
 
 
 def book_at(path, calibrate=fake_calibration, **options):
@@ -28,31 +24,39 @@ def learn(book, kind, seconds):
     book.learn(book.steps([WORK], kind=kind), {StepTitle.LAYERS: seconds}, kind=kind)
 
 
+def seconds_of(settings, images=64, *, macs_per_second=1 / 0.28, seconds_per_call=0.0):
+    """Return the seconds of a run; by default a multiply-accumulate takes one, and calls of modules none."""
+    speed = MachineSpeed(macs_per_second=macs_per_second, seconds_per_call=seconds_per_call)
+    spec = RunSpec(sensitivity=settings)
+    return Workload(spec=spec, profile=a_profile(), num_images=images, speed=speed).run()
+
+
 def test_work_is_the_sum_over_suffixes():
-    work = run_works(a_profile(), SensitivitySpec(levels=(0.25, 0.5)), num_images=64)
+    settings = SensitivitySpec(levels=(0.25, 0.5))
     suffixes = 10_000 + 9_000 + 7_000 + 4_000
-    layers, whole = work[StepTitle.LAYERS], 64 * 2 * suffixes
-    assert layers.macs / whole == pytest.approx(layers.calls / (4 * 2 * 2 * (4 + 3 + 2 + 1)))
-    assert 0.3 < layers.macs / whole < 1  # levels of one layer share what they have in common
-    assert layers.measurements == 8
-    assert work[StepTitle.ESTIMATE].macs == 64 * (5 + 2 * 2) * 10_000
+    found, whole = seconds_of(settings), 64 * 2 * suffixes
+    of_calls = seconds_of(settings, macs_per_second=1e30, seconds_per_call=1 / 3)[StepTitle.LAYERS]
+    share = found[StepTitle.LAYERS] / whole
+    assert share == pytest.approx(of_calls / (4 * 2 * 2 * (4 + 3 + 2 + 1)), rel=0.01)
+    assert 0.3 < share < 1  # levels of one layer share what they have in common
+    assert found[StepTitle.ESTIMATE] == pytest.approx(64 * (5 + 2 * 2) * 10_000)
 
 
 def test_work_grows_linearly_with_images_and_levels():
-    def macs(levels, images):
-        return run_works(a_profile(), SensitivitySpec(levels=levels), num_images=images)[StepTitle.LAYERS].macs
+    def seconds(levels, images):
+        return seconds_of(SensitivitySpec(levels=levels), images)[StepTitle.LAYERS]
 
-    assert macs((0.5,), 200) == 2 * macs((0.5,), 100)
-    assert macs((0.25, 0.5, 0.75), 100) - macs((0.25, 0.5), 100) == macs((0.25, 0.5), 100) - macs((0.5,), 100)
+    assert seconds((0.5,), 200) == pytest.approx(2 * seconds((0.5,), 100))
+    one, two, three = (seconds(levels, 100) for levels in ((0.5,), (0.25, 0.5), (0.25, 0.5, 0.75)))
+    assert three - two == pytest.approx(two - one)
 
 
 def test_selected_layers_and_quick_mode_cost_less():
-    def macs(settings, **selected):
-        return sum(work.macs for work in run_works(a_profile(), settings, num_images=10, **selected).values())
+    def seconds(**settings):
+        return sum(seconds_of(SensitivitySpec(levels=(0.5,), **settings), 10).values())
 
-    exact = SensitivitySpec(levels=(0.5,))
-    late, early = (macs(exact, selected={name}) for name in (LAYERS[-1], LAYERS[0]))
-    assert macs(SensitivitySpec(levels=(0.5,), mode="quick")) < late < early < macs(exact)
+    late, early = (seconds(layers=(name,)) for name in (LAYERS[-1], LAYERS[0]))
+    assert seconds(mode="quick") < late < early < seconds()
 
 
 @pytest.mark.parametrize(
@@ -84,10 +88,6 @@ def test_load_makes_every_step_longer(tmp_path):
     assert predicted(book, "a", load=4.0) == pytest.approx(4 * SECONDS)
 
 
-def test_a_prediction_adds_arithmetic_and_calls(tmp_path):
-    assert predicted(book_at(tmp_path / "speed.json"), "a") == pytest.approx(SECONDS)
-
-
 def test_predictions_follow_finished_runs_and_survive_a_restart(tmp_path):
     book = book_at(tmp_path / "speed.json")
     learn(book, "a", 12)
@@ -111,7 +111,9 @@ def test_predictions_follow_finished_runs_and_survive_a_restart(tmp_path):
 def test_a_damaged_file_is_made_anew(tmp_path, content):
     path = tmp_path / "speed.json"
     path.write_text(content)
-    assert predicted(book_at(path), "a") == pytest.approx(SECONDS)
+    book = book_at(path)
+    book.speed()
+    assert predicted(book, "a") == pytest.approx(SECONDS)
     assert "macs_per_second" in path.read_text()
 
 

@@ -15,7 +15,7 @@ from senseapp.core.errors import NotFound
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.finished_runs import Scheduling, Work
+from senseapp.server.finished_runs import Work
 from senseapp.server.run_tasks import (
     DiagnosisTask,
     DropLimit,
@@ -60,7 +60,7 @@ TASKS = {
     "histogram": lambda run_id: HistogramTask(run_id=run_id, spec=HISTOGRAM),
 }
 PROOFS_ONLY = ("compressed_model", "changed")
-PARTS = {"": Service, "schedules.": Scheduling, "work.": Work}
+PARTS = {"": Service, "work.": Work}
 
 
 def public_methods(part):
@@ -130,7 +130,7 @@ def hostile_ids(run_id, link):
 
 def test_there_are_calls_to_try():
     assert {
-        *("run", "snapshot", "result", "cancel", "resume", "delete", "rename", "share", "schedules.graph"),
+        *("run", "snapshot", "result", "cancel", "resume", "delete", "rename", "share", "work.graph"),
         *("work.start proof", "work.outcome search", "work.progress histogram", "work.cancel proof"),
     } <= set(calls_with_a_run())
 
