@@ -211,8 +211,6 @@ class _TestedFiles:
     ``layers`` are those of nodes.
     """
 
-    _own_saturates: tuple[str, ...] = ()
-
     def __init__(
         self,
         evaluator: ScheduleEvaluator,
@@ -242,14 +240,13 @@ class _TestedFiles:
         evaluator.progress(f"Running the files in {runtime.description.label}")
         self.judged = self._judged(thresholds)
         self._figures = self._measured(thresholds)
-        self._thresholds, own = thresholds, found.compared.get("default")
-        if own not in (None, *(each.content for each in found.made)):
-            self._own_saturates = self._saturation("default", runtime.description.own_title(found.own_setting))
+        self._thresholds = thresholds
 
-    def _saturation(self, name: str, title: str) -> tuple[str, ...]:
+    def _saturation(self, name: str) -> tuple[str, ...]:
         """Return what is said of the answers of a file on processors of the other kind."""
         opened = partial(self._runtime.on_other_processors, self._files[name])
-        return saturation(title, self.judged[name], opened, threshold=self._thresholds.get(name))
+        said = saturation("this file", self.judged[name], opened, threshold=self._thresholds.get(name))
+        return said or (alike_everywhere(),)
 
     def _judged(self, thresholds: Mapping[str, float]) -> dict[str, Judgement]:
         """Return what each file is found to do on the proof images."""
@@ -295,7 +292,7 @@ class _TestedFiles:
         shares, alike, integers = tuple[OperatorShare, ...](), tuple[str, ...](), None
         if not made.computes_in_float:
             if runtime.may_saturate:
-                alike = self._saturation(name, "this file") or (alike_everywhere(),)
+                alike = self._saturation(name)
             with steps.trying("the share of integers"):
                 integers = IntegerShare.of(runtime.executed(files["file"]), kept=made.in_float, layers=self._layers)
             with steps.trying("times of operators"):
@@ -319,7 +316,6 @@ class _TestedFiles:
                 *filter(None, [thresholds_text(figures)]),
                 *steps.notes,
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
-                *self._own_saturates,
                 *alike,
                 *made.notes,
                 *runtime.changes(files["file"]),

@@ -32,6 +32,7 @@ _NARROW = 64  # columns, up to which a scale that happens to suit a row makes a 
 _FINE_SHARES = tuple(2.0 ** (step / 50) for step in range(-30, 31))
 """Tried beside :data:`_SHARES` for rows of few columns. On EfficientNet-Lite0, kernels of 3 × 3 have .5 times the
 squared error so, of 5 × 5 .8 times, rows of 16 and 32 columns .7 and .8 times."""
+_AT_ONCE = 32  # scales of these rows that are tried together: each step is small
 _FEWER_BITS = tuple(2 ** (bits - 1) - 1 for bits in range(2, INT8_BITS))
 """The largest integers of 2 to 7 bits: weights that hold no more stay as they are."""
 DAMPING = 0.5
@@ -189,30 +190,34 @@ def rounded(
     highest = weight.abs().amax(2, keepdim=True)
     pairs = MOST_OF_A_PAIR if paired else 2 * largest  # which no two weights exceed
     full = torch.maximum(highest / largest, _sums_of_pairs(weight).amax(2, keepdim=True) / pairs)
-    wanted, allowed = weight.permute(2, 0, 1), _allowed(weight, largest, pairs)
+    narrow = weight.shape[2] <= _NARROW
 
-    def in_turn(steps: Tensor, scale: Tensor) -> Tensor:
-        columns = obs.in_turn(wanted, moments, steps.permute(2, 0, 1), scale[..., 0], allowed)
+    def in_turn(weight: Tensor, steps: Tensor, scale: Tensor) -> Tensor:
+        allowed = _allowed(weight, largest, pairs)
+        columns = obs.in_turn(weight.permute(2, 0, 1), moments, steps.permute(2, 0, 1), scale[..., 0], allowed)
         return columns.permute(1, 2, 0).contiguous()
 
     steps, scale = torch.zeros_like(weight), torch.maximum(full, least_scale)
     least = torch.full_like(scale, torch.inf)
-    narrow = weight.shape[2] <= _NARROW
     shares = (*_SHARES, *_FINE_SHARES) if narrow else _SHARES
-    for candidate in (*(share * full for share in shares), *(highest / most for most in _FEWER_BITS)):
-        tried = torch.maximum(candidate, least_scale)
-        found = _nearest(weight / tried, largest, pairs)
-        found = in_turn(found, tried) if narrow else found
-        error = obs.squared_error(weight - found * tried, moments)[..., None]
-        better = error < least
-        least, scale = torch.where(better, error, least), torch.where(better, tried, scale)
-        steps = torch.where(better, found, steps)
+    candidates = torch.stack([*(share * full for share in shares), *(highest / most for most in _FEWER_BITS)])
+    for few in candidates.maximum(least_scale).split(_AT_ONCE if narrow else 1):
+        tried = few.transpose(0, 1).flatten(1, 2)  # (G, candidates · O, 1)
+        copies = weight.repeat(1, len(few), 1)
+        found = _nearest(copies / tried, largest, pairs)
+        found = in_turn(copies, found, tried) if narrow else found
+        errors = obs.squared_error(copies - found * tried, moments)
+        for error, one, its in zip(*(each.chunk(len(few), dim=1) for each in (errors, found, tried)), strict=True):
+            better = error[..., None] < least
+            least, scale = torch.where(better, error[..., None], least), torch.where(better, its, scale)
+            steps = torch.where(better, one, steps)
+    wanted = weight.permute(2, 0, 1)
     keeps = torch.zeros_like(scale, dtype=torch.bool)
     if own is not None:
         keeps = (_nearest(own[0], largest, pairs) == own[0]).all(2, keepdim=True) & (own[1] >= least_scale)
         steps, scale = torch.where(keeps, own[0], steps), torch.where(keeps, own[1], scale)
     for _ in range(2):  # rounds of coordinate descent over the columns; each takes as long as the first
-        steps = in_turn(steps, scale)
+        steps = in_turn(weight, steps, scale)
         fitted = obs.fitted_scale(wanted, moments, steps.permute(2, 0, 1), scale[..., 0])[..., None]
         scale = torch.where(keeps, scale, fitted.maximum(least_scale))
     return steps, scale
