@@ -42,6 +42,7 @@ from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.foreign import ForeignFile
+from senseapp.tasks import task_named
 from tests.architectures import ARCHITECTURES, QUICK_ARCHITECTURES
 
 _NEAR = 1e-3  # relative difference, beyond which a file counts as wrong
@@ -234,7 +235,8 @@ def _with_images(name: str) -> tuple[nn.Module, Tensor]:
         images = load_demo_images()
         return trained(TRAINED[name]), images.batch(0, len(images))
     model = load_model(ModelSpec(library="demo", name="efficientnet_lite0"))
-    return model.module, images_for(model, DataSpec(kind="photographs"), num_samples=192).batch(0, 192)
+    images = images_for(model, DataSpec(kind="photographs"), task=task_named("classification"))
+    return model.module, images.batch(0, len(images))
 
 
 def _asked(arguments: list[str]) -> str:
