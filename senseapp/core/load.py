@@ -11,9 +11,9 @@ import sys
 import threading
 import time
 
-_SECONDS = 0.12  # for which all processors are kept busy
+_SECONDS = 0.2  # for which all processors are kept busy
 _BLOCK = bytes(1 << 20)
-_PATIENCE_SECONDS = 5.0  # forty times as long
+_PATIENCE_SECONDS = 5.0  # twenty-five times as long
 
 
 def share_left(processors: int) -> float | None:

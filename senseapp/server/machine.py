@@ -179,7 +179,8 @@ def _processor_seconds(call: Callable[[], object]) -> float:
 
 
 _LOAD_SECONDS = 10.0  # for which a look holds
-_APART_SECONDS = 1.0  # of the first two looks
+_APART_SECONDS = 1.0  # of the first looks
+_FIRST_LOOKS, _BUSY = 6, 1.3  # the most of them, and the slowdown beyond which a page may still be drawn
 _KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
 
@@ -203,8 +204,11 @@ class LoadWatch:
             yield
         finally:
             self._look()
-            time.sleep(_APART_SECONDS)
-            self._look()
+            for _ in range(_FIRST_LOOKS - 1):
+                time.sleep(_APART_SECONDS)
+                self._look()
+                if min(self._found) <= _BUSY:
+                    break
             self.known = True
 
     def slowdown(self) -> float:

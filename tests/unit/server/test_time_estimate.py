@@ -145,15 +145,21 @@ def test_this_machine_is_at_most_as_quick_as_when_it_is_quiet():
     assert LoadWatch().slowdown() >= 1
 
 
-def test_after_an_unknown_time_load_is_known_at_once(monkeypatch):
-    watch, shares = LoadWatch(), iter([0.25, 0.13])
+@pytest.mark.parametrize(
+    ("shares", "slowdown"),
+    [([0.25, 0.13, 0.25, 0.25, 0.13, 0.25], 2.6), ([0.05, 0.1, 0.5], 1.3), ([0.8, 0.1], 1.0)],
+    ids=["busy", "a page is drawn", "quiet"],
+)
+def test_after_an_unknown_time_load_is_looked_at_until_no_page_is_drawn(shares, slowdown, monkeypatch):
+    watch, shares = LoadWatch(), iter(shares)
     monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: next(shares))
     monkeypatch.setattr("senseapp.server.machine._APART_SECONDS", 0.0)
     with watch.unknown():
         assert not watch.known
         assert watch.slowdown() == 1
     assert watch.known
-    assert watch.slowdown() == pytest.approx(2.6)
+    assert watch.slowdown() == pytest.approx(slowdown)
+    assert not list(shares)
 
 
 def test_load_is_the_quieter_of_two_looks_and_as_before_without_an_answer(monkeypatch):
