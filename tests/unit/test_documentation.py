@@ -155,8 +155,8 @@ def test_every_document_is_in_the_navigation_once() -> None:
     ("page", "link", "in_site"),
     [
         ("start.md", "../assets/screenshots/run.png", "assets/screenshots/run.png"),
-        ("how-to/operate.md", "../deploy.md#settings", "../deploy.md#settings"),
-        ("how-to/operate.md", "../../SECURITY.md", "../SECURITY.md"),
+        ("how-to/command-line.md", "../deploy.md#settings", "../deploy.md#settings"),
+        ("how-to/command-line.md", "../../SECURITY.md", "../SECURITY.md"),
         ("SECURITY.md", "docs/RELIABILITY.md", "RELIABILITY.md"),
         ("benchmarks/RESULTS.md", "../docs/adr/README.md", "../adr/README.md"),
         ("index.md", "https://docs.ray.io", "https://docs.ray.io"),
