@@ -66,8 +66,6 @@ def missing_files(words: list[str]) -> list[str]:
 @pytest.mark.slow
 def test_the_commands_that_need_only_the_demo_run(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    bits = ["--compression", "quantization", "--levels", "8,4", "--out", "run8/"]
-    assert main(["analyze", "--model", "demo", "--data", "demo", *bits, *TINY["analyze"]]) == 0
     done = set()
     for words in commands_in(TEXTS["docs/how-to/command-line.md"]):
         if words[0] not in LONG and not missing_files(words):
