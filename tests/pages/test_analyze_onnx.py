@@ -115,7 +115,6 @@ def test_outputs_that_fit_no_task_are_said(analyze: AppTest) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("words.onnx", b"not a graph, but words" * 50, "not an ONNX model"),
         (
             "int8.onnx",
             file_of([node("ConvInteger", "x w", "y", name="conv/quant")], {"w": weights(3, 3, 3, 3)}),

@@ -16,11 +16,9 @@ from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.distiller_tables import TABLE
 from tests.pages.conftest import finish, open_layers, texts
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE
 
-PAGE = "pages/results.py"
 STATE = "senseapp.session"
 
 
@@ -127,13 +125,6 @@ def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finis
 
 def values(app: AppTest) -> pd.DataFrame:
     return next(table.value for table in app.dataframe if "change_text" in table.value.columns)
-
-
-def test_the_views_show_the_numbers_of_a_published_table(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE.encode())
-    open_layers(app, run_id)
-    shown = values(app).set_index("row")["change_text"].to_dict()
-    assert shown == {"conv1": "28.5 points", "layer1.0.conv1": "0.8 points", "fc": "1.8 points"}
 
 
 @pytest.mark.parametrize(

@@ -166,30 +166,3 @@ def test_an_import_offers_no_settings_to_run_again(app: AppTest, service: Servic
     assert "imported figures" in texts(app)
     assert app.button(key=f"runs.open.{imported}")
     assert not [button for button in app.button if button.key == f"runs.again.{imported}"]
-
-
-def refused_import() -> None:
-    from types import SimpleNamespace
-
-    import streamlit as st
-
-    from senseapp.app.runs.imports import _try
-    from senseapp.core.errors import InvalidFile
-
-    def take() -> str:
-        raise InvalidFile("This file is no run file.")
-
-    _try("refused", SimpleNamespace(file_id=st.text_input("file", "first")), st.button("Import"), take)
-
-
-def test_why_a_file_was_refused_stays_when_the_page_runs_again_until_another_is_chosen() -> None:
-    page = AppTest.from_function(refused_import).run()
-    assert not page.error
-    page.button[0].click().run()
-    assert [error.value for error in page.error] == ["This file is no run file."]
-    page.run()  # as the list of runs does once its pictures are known
-    assert len(page.error) == 1
-    page.text_input[0].set_value("second").run()
-    assert not page.error
-    page.text_input[0].set_value("first").run()
-    assert len(page.error) == 1
