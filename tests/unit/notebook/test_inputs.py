@@ -134,22 +134,3 @@ def test_a_network_that_fails_only_when_it_is_compressed_is_a_reason_and_eval_fn
 
     with pytest.raises(KeyError, match="my own mistake"):
         _analyzed(Guarded().eval(), DATA.images[:2], "pruning", 40, eval_fn=own)
-
-
-def test_the_summary_tells_the_notes(capsys: pytest.CaptureFixture[str]) -> None:
-    class Sum(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.head = nn.Conv2d(3, 8, 1), nn.Linear(8, 5)
-
-        def forward(self, left: Tensor, right: Tensor) -> Tensor:
-            scores: Tensor = self.head(self.conv(left + right).mean((2, 3)))
-            return scores
-
-    def loss(model: nn.Module) -> float:
-        return float(F.cross_entropy(model(DATA.images, DATA.images), DATA.labels))
-
-    result = _analyzed(Sum().eval(), (DATA.images[:1], DATA.images[:1]), eval_fn=loss)
-    assert result.notes == ("Measured by whole passes, which takes longer: the model is called with several inputs.",)
-    result.summary()
-    assert result.notes[0] in capsys.readouterr().out
