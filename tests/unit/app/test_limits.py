@@ -240,11 +240,6 @@ def test_tables_are_limited_by_their_parts(table: str, excess: str) -> None:
     assert found.startswith(excess) if excess else not found
 
 
-def test_what_is_no_message_is_left_to_streamlit() -> None:
-    assert excess_of(b"\xff\xff") == ""
-    assert excess_of(b"") == ""
-
-
 def test_the_connection_of_whoever_exceeds_a_limit_is_closed_and_hears_no_more() -> None:
     taken: list[str] = []
     heard: list[Message] = []

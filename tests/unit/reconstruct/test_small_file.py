@@ -14,8 +14,6 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
-from senseapp.compressions.base import WeightGrid
-from senseapp.compressions.quantization.grid import GRIDS, IntegerWeight, scale_of
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import apply_schedule, configs_for
@@ -23,7 +21,6 @@ from senseapp.reconstruct.repair import Reference, matching_of
 from senseapp.reconstruct.write import stored_integers, write_compressed
 from senseapp.records.deployment import INTEGERS, SPARSE
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from tests.quantized import quantized_weight
 
 IMAGES = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 
@@ -162,24 +159,6 @@ def test_a_file_says_what_it_is(tmp_path):
         said = json.loads(stored.metadata()["senseapp"])
     assert said["levels"]["quantization"]["body.0"] == 4
     assert "zero_point" in said["reading"]
-
-
-def test_the_same_model_gives_the_same_bytes(tmp_path):
-    for name in ("x", "y"):
-        write_compressed(applied(("sparsity", 0.5)), tmp_path / f"{name}.safetensors", IMAGES[:1])
-    assert len({(tmp_path / f"{name}.sparse.safetensors.gz").read_bytes() for name in ("x", "y")}) == 1
-
-
-@pytest.mark.parametrize("bits", [2, 3, 8])
-def test_integers_of_any_weight_give_back_what_rounding_gave(bits):
-    generator = torch.Generator().manual_seed(bits)
-    grid = GRIDS["int"](bits)
-    for exponent in (-30, 0, 20):
-        weight = torch.randn(7, 5, 3, generator=generator) * 2.0**exponent
-        weight[2] = 0
-        rounded, scale = quantized_weight(weight, bits=bits), scale_of(weight, bits=bits)
-        found = IntegerWeight.of(rounded, scale, WeightGrid(nearest=grid.nearest, largest=grid.largest))
-        assert torch.equal(found.dequantized(), rounded)
 
 
 def test_a_half_precision_weight_is_no_integer_times_float32():
