@@ -10,10 +10,8 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.analyze import checkpoint
 from senseapp.app.common.state import VisitorState
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.core.errors import UnknownModel
 from senseapp.records.goal import usual_run
 from senseapp.records.jobs import RunState
-from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
@@ -209,16 +207,6 @@ def test_popular_networks_are_there_at_once_and_those_that_work_offline(
     assert "no such network" in analyze.error[0].value
 
 
-def test_what_was_picked_stays_while_something_else_is_searched(analyze: AppTest, service: Service) -> None:
-    analyze.button_group(key="analyze.model.source").set_value("Library").run()
-    pick_architecture(analyze, "resnet18", "torchvision/resnet18")
-    analyze.text_input(key="analyze.model.library.search").set_value("vit tiny").run()
-    assert analyze.radio(key="analyze.model.library.entry").value is None
-    assert "Chosen: **torchvision/resnet18**" in texts(analyze)
-    analyze.button(key="analyze.run").click().run()
-    assert started(service).model.title == "torchvision/resnet18"
-
-
 def test_the_settings_of_an_earlier_run_bring_their_architecture(app: AppTest) -> None:
     draft = RunSpec(model=ModelSpec(library="torchvision", name="alexnet"))
     app.session_state["senseapp.session"] = VisitorState(draft=draft)
@@ -280,20 +268,6 @@ def test_a_server_folder_outside_the_roots_is_refused(analyze: AppTest, tmp_path
     analyze.text_input(key="analyze.data.folder").set_value("/etc").run()
     assert "'/etc' is not one" in analyze.error[0].value
     assert analyze.button(key="analyze.run").disabled
-
-
-def test_a_model_that_cannot_be_loaded_is_said_at_its_field(
-    app: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Service, model: ModelSpec) -> ModelProfile:
-        raise UnknownModel("timm has no architecture named 'x'. The closest names are y.")
-
-    monkeypatch.setattr(type(service.inputs), "model_card", refuse)
-    app.run()
-    wait_for_card(app)
-    assert [error.value for error in app.error] == ["timm has no architecture named 'x'. The closest names are y."]
-    assert app.button(key="analyze.card.again")
-    assert app.button(key="analyze.run").disabled  # it would only leave a failed run
 
 
 def test_a_full_queue_is_one_sentence_and_the_page_stays(

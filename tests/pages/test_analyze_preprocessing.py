@@ -90,17 +90,6 @@ def test_another_preprocessing_can_be_picked(analyze: AppTest, service: Service)
     assert (spec.model.img_size, spec.data.preparation, spec.data.chosen_by) == (None, "given", ())
 
 
-@pytest.mark.slow
-def test_recognised_as_goes_away_with_another_architecture(analyze: AppTest, service: Service) -> None:
-    assert "Recognised as timm/efficientnet_lite0" in texts(analyze)
-    selects(analyze)[0].set_value("timm/tf_efficientnet_lite0").run()
-    wait_for_card(analyze)
-    assert "Recognised as" not in texts(analyze)
-    selects(analyze)[0].set_value("another").run()
-    wait_for_card(analyze)
-    assert "Recognised as" not in texts(analyze)
-
-
 def test_a_renamed_checkpoint_is_offered_as_a_guess(app: AppTest, service: Service) -> None:
     wait_for_card(app.run())
     state = timm.create_model("resnet10t", num_classes=4).state_dict()

@@ -138,12 +138,6 @@ def test_labels_stand_in_for_agreement_and_no_share_is_above_all() -> None:
     assert rows[0][1] == f"{METRICS['top1'].label} 99.5 % (98.5 to 100)"
 
 
-def test_all_int8_is_not_shown_beside_itself() -> None:
-    figures = usual_figures(file=some_figures(0.0041, 0.49, 4_900_000))
-    rows = deployed_rows(a_deployment(settings=DeploySettings(kind="int8"), figures=figures))
-    assert "All of it in 8-bit numbers" not in [row[0] for row in rows]
-
-
 def test_a_file_that_was_made_of_the_schedule_stands_before_the_offer_of_another(app, task, backend: Backend) -> None:
     file = a_candidate("mixed", metric="top1", lost=0.005, schedule=task.schedule, deployment=a_deployment())
     keep(backend, task.run_id, replace(task, allowed_drop=0.03).key, file)

@@ -10,9 +10,8 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.common.state import pick_key
 from senseapp.server.service import Service
 from senseapp.views.frames.results import measurement_frame
-from tests.distiller_tables import ROWS, TABLE, table
+from tests.distiller_tables import TABLE
 from tests.pages.conftest import open_layers, open_page, texts, tick
-from tests.pages.records import NAMES
 
 
 @pytest.fixture
@@ -95,18 +94,6 @@ def test_the_model_gives_every_view_its_sizes(app: AppTest, service: Service) ->
         assert "sizes of demo" in texts(app)
         assert "unknown (imported figures)" not in texts(app)
         assert "random" not in texts(app)
-
-
-def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest, service: Service) -> None:
-    measured = [name for name in NAMES if name != "fc"]
-    rows = [row.replace("conv1", name) for name in measured for row in ROWS[:3]]
-    run_id = imported_with_its_model(app, service, table(*rows, *ROWS[-3:]))
-    open_page(app, "pages/targets.py", run=run_id)
-    assert not app.exception
-    assert not app.error
-    assert "Layers' bytes if stored compactly" in texts(app)
-    assert "Weights left" in texts(app)
-    assert "counts alike" not in texts(app)
 
 
 def test_the_schedule_begins_with_a_target_that_can_be_met(app: AppTest, service: Service) -> None:

@@ -92,14 +92,6 @@ def test_the_switch_expert_is_off_at_first_and_kept_for_the_person(
     assert another_app().run().toggle(key="account.expert").value is False
 
 
-def test_the_menu_has_five_entries(app: AppTest) -> None:
-    app.run()
-    (menu,) = (block for block in blocks(app.sidebar) if "sidebar_menu" in str(getattr(block.proto, "id", "")))
-    assert [link.proto.label for link in menu.children.values()] == [
-        *("Analyze", "Results", "Schedule", "Runs", "Check a file")
-    ]
-
-
 def blocks(node: Node) -> Iterator[Block]:
     """Yield a block and those inside it."""
     if isinstance(node, Block):

@@ -53,13 +53,6 @@ def test_the_engine_is_loaded_before_anybody_comes(monkeypatch: pytest.MonkeyPat
     assert asked == ["engine"]
 
 
-def test_a_server_that_ends_at_once_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-    monkeypatch.setattr(serve.backend, "warm_up_ahead", lambda: loaded.append("engine"))
-    live_for(0)
-    assert loaded == []
-
-
 def test_pages_are_told_where_their_server_is_and_nothing_else_is_touched() -> None:
     routes = [
         Route("/results", lambda _: HTMLResponse("<html><head><title>é</title></head></html>")),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
@@ -150,15 +148,6 @@ def test_weights_without_scales_stay_as_they_are_and_it_is_said(tmp_path):
     assert notes[0].startswith("1 quantized weights are no multiples of one scale per channel")
     assert "first: body.0.weight" in notes[0]
     assert_same_weights(INTEGERS, tmp_path, compressed.model)
-
-
-def test_a_file_says_what_it_is(tmp_path):
-    write_compressed(applied(("quantization", 4)), tmp_path / "x.safetensors", IMAGES[:1])
-    (tmp_path / "y.safetensors").write_bytes(gzip.decompress((tmp_path / "x.int.safetensors.gz").read_bytes()))
-    with safe_open(tmp_path / "y.safetensors", "pt") as stored:
-        said = json.loads(stored.metadata()["senseapp"])
-    assert said["levels"]["quantization"]["body.0"] == 4
-    assert "zero_point" in said["reading"]
 
 
 def test_a_half_precision_weight_is_no_integer_times_float32():
