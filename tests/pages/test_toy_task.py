@@ -9,13 +9,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.core.codec import dumps, loads
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.errors import InvalidDataset, InvalidSpec, UnsupportedModel
 from senseapp.measure.histograms import histogram_of
 from senseapp.metrics import METRICS
 from senseapp.prove.prove import validate
 from senseapp.records.measurement import Status
 from senseapp.records.schedule import ResourceBudget
-from senseapp.records.spec import DataSpec, HistogramObjective, HistogramSpec, ModelSpec, RunSpec
+from senseapp.records.spec import DataSpec, HistogramObjective, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
@@ -53,6 +53,18 @@ def images(tmp_path: Path) -> DataSpec:
 
 def a_network(num_classes: int = 1) -> ModelSpec:
     return ModelSpec(library="timm", name="test_vit", num_classes=num_classes, task="regression")
+
+
+def runs_to_measure(folder: Path) -> dict[str, RunSpec]:
+    data = pictures(folder)
+    return {
+        mode: RunSpec(
+            model=a_network(),
+            data=data,
+            sensitivity=SensitivitySpec(levels=(0.5, 0.9), num_samples=16, mode=mode, device="cpu"),  # type: ignore[arg-type]
+        )
+        for mode in ("exact", "quick")
+    }
 
 
 @pytest.mark.slow
@@ -127,6 +139,16 @@ def test_pictures_are_surveyed_and_previewed_in_its_words(images: DataSpec, back
     assert all(float(picture.prediction) < 100 for picture in report.pictures)
     assert report.num_scored == NUM_IMAGES
     assert report.score == pytest.approx(1.2, abs=1)
+
+
+def test_what_does_not_fit_the_task_is_refused(images: DataSpec, backend: Backend, tmp_path: Path) -> None:
+    service = Service(backend)
+    with pytest.raises(UnsupportedModel, match=r"one number per image.*tensor of shape \(1, 3\)"):
+        service.inputs.model_card(a_network(3))
+    assert service.inputs.model_card(ModelSpec(library="timm", name="test_vit", num_classes=1)).num_classes == 2
+    (tmp_path / "images" / "labels.csv").write_text("0.png,cat")
+    with pytest.raises(InvalidDataset, match="Labels must be numbers"):
+        service.inputs.preview(RunSpec(model=a_network(), data=images))
 
 
 def test_a_run_says_its_task_or_takes_that_of_its_source() -> None:
