@@ -614,10 +614,7 @@ def _other_figures(report: CheckReport, candidate: Path, shop: Workshop) -> str:
     before, after = (shop.scores(path).argmax(axis=1) for path in (shop.reference, candidate))
     drop = float((before == shop.labels).mean() - (np.nan_to_num(after) == shop.labels).mean())
     changed = float((before != after).mean())
-    found = {change.metric: change.delta for change in report.changes}
-    if any(
-        abs(found[name] - value) > _ROUNDING / len(shop.labels)
-        for name, value in (("top1", drop), ("agreement", changed))
-    ):
+    found, most = {change.metric: change.delta for change in report.changes}, _ROUNDING / len(shop.labels)
+    if max(abs(found["top1"] - drop), abs(found["agreement"] - changed)) > most:
         return f"top-1 {found['top1']:.4f} in place of {drop:.4f}, agreement {found['agreement']:.4f} of {changed:.4f}"
     return ""
