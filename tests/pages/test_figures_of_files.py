@@ -124,6 +124,7 @@ def texts(app: AppTest, service: Service, backend: Backend, finished_run: str) -
     return read_with
 
 
+@pytest.mark.wide
 def test_no_record_but_a_candidate_has_a_word_on_a_file(texts) -> None:
     candidate = a_candidate(metric="top1", size=311_000, share=0.83, lost=0.004)
     found = a_recommendation()
