@@ -5,8 +5,6 @@ torch's exporters, and edits of the graph as converters make them. A verdict is 
 reason names the damage, and its loss (of classifiers) is that of a script that runs both files in onnxruntime.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Compressing one layer of a tiny network, for the tests of every weight compression."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

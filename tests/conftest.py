@@ -4,8 +4,6 @@ Whoever runs the tests may have settings of the app in their environment, and an
 none of the former and never touch the latter.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

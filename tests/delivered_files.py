@@ -1,7 +1,5 @@
 """Delivered files, opened as a person without senseapp opens them, with their answers counted one image at a time."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A session with made-up figures and the engine's behaviour, for everything above the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hostile ONNX files: by hand, each with what its refusal says, and sound ones with changed bytes or fields."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any

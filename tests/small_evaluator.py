@@ -1,7 +1,5 @@
 """A schedule evaluator of a small network, with images of random numbers and nothing measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """One real server with the real engine and one Chromium for all browser tests; a test gets a visitor of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

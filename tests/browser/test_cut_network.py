@@ -1,7 +1,5 @@
 """A tab whose network is cut connects again by itself, to its session or, where that has ended, to a new one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

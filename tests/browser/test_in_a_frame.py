@@ -1,7 +1,5 @@
 """The app inside a page of another origin, as a Space of Hugging Face shows it."""
 
-from __future__ import annotations
-
 import re
 import urllib.request
 from collections.abc import Callable, Iterator

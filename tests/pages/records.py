@@ -1,7 +1,5 @@
 """A made-up run of a small network, with every kind of measurement, and an engine session that replays it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The Analyze page: labels or networks that tell the task, and pictures with a rotation mark."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The Analyze page with an uploaded ONNX file: what is in it, what can be chosen, and refusals that leave nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

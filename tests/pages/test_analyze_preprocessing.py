@@ -1,7 +1,5 @@
 """The Analyze page where the images choose the preprocessing and, among look-alikes, the architecture."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The Analyze page with somebody's own files: proposals to confirm, and refusals that leave nothing behind."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

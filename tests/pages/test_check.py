@@ -1,7 +1,5 @@
 """The page Check a file: both files, images and limits, then progress, verdict and downloads."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

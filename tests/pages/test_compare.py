@@ -1,7 +1,5 @@
 """The Compare page: runs beside each other, with the choice in the URL."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compare: pictures that two files answer differently, side by side."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

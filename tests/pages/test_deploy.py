@@ -1,7 +1,5 @@
 """The file that runs, on the Schedule page: asked for, waiting, failed, measured, taken."""
 
-from __future__ import annotations
-
 import zipfile
 from dataclasses import replace
 

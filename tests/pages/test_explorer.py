@@ -1,7 +1,5 @@
 """The linked views: one layer in all of them, the choice of curves, one level, the open tree."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ The numbers of every other record of a run (recommendation, proof, schedule) are
 differs in sentences that say "predicted" only. As a control, the figures of the candidate are scaled too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

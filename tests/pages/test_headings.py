@@ -1,7 +1,5 @@
 """The outline of every page, as screen readers see it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An imported sensitivity table in every view."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

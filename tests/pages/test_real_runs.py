@@ -1,7 +1,5 @@
 """Runs of each task and source, with the real engine: measured, estimated, scheduled, proven, opened on each page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

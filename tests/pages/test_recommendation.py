@@ -1,7 +1,5 @@
 """The answer on the Results page: found, on its way, offered, refused; and where the Schedule page begins."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

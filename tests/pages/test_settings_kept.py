@@ -1,7 +1,5 @@
 """Every setting of Analyze, Results, Schedule and Compare is kept over a reload, back, and in a second tab."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

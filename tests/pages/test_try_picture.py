@@ -1,7 +1,5 @@
 """Try it with your picture: beside the file that runs, with a sentence where the picture cannot be used."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

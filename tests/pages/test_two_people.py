@@ -1,7 +1,5 @@
 """Every page, opened by somebody else: with an id that is not theirs, with a link, and with nonsense."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The card What we understood: the reading in words, what changes it, and the question that only a person decides."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The words on the way from Analyze to the file: few that a reader of newspapers has to look up, each explained."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

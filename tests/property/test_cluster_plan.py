@@ -1,7 +1,5 @@
 """The plan of a distributed run and its predicted time: bounds, monotony, one worker."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

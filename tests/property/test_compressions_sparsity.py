@@ -1,7 +1,5 @@
 """Laws of sparsity that hold for every layer, granularity, criterion and level."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import torch

@@ -3,8 +3,6 @@
 Each architecture is built and watched once for all of these.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Sparsity against plain numpy loops written from the definitions."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Each file that a run delivers, opened without senseapp: its answers, counted one by one, are those of its figures."""
 
-from __future__ import annotations
-
 import json
 from contextlib import redirect_stdout
 from dataclasses import dataclass

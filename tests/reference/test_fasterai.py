@@ -14,8 +14,6 @@ the same ``eval_fn`` gives the same numbers. We differ on purpose where the refe
   both names. We list them in execution order, and such a weight once.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -4,8 +4,6 @@ The lines that apply it run there as they are printed. The libraries pin what cl
 environments of their own (``scripts/peer_environment.py``).
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from functools import cache

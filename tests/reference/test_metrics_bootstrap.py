@@ -1,7 +1,5 @@
 """The bootstrap over images, against scipy's and against exact binomial coverage."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Average precision against pycocotools, which is an independent implementation, and against plain loops."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from typing import Any

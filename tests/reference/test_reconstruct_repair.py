@@ -1,7 +1,5 @@
 """Repair against moments computed by hand, and against nothing at all where nothing was done."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs in a process of their own: the same numbers as in this one, and a server that outlives them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

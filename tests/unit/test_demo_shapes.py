@@ -1,7 +1,5 @@
 """The third demo: pictures of shapes made by code, and the detector that finds them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

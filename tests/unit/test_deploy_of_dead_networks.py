@@ -1,7 +1,5 @@
 """Deployment of networks in which parts are dead, and what happens where an improvement of the file fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the container would hold is enough to serve, and what the notes for servers say is so."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The documents: links, the navigation of the site, lengths and examples."""
 
-from __future__ import annotations
-
 import doctest
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Every command of the documents and of --help: its options are known, and what needs only the demo runs, in order."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What benchmarks, soaks and scripts import from this repository is there, also inside functions that seldom run."""
 
-from __future__ import annotations
-
 import ast
 from importlib import import_module
 from importlib.util import find_spec

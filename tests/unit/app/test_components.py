@@ -1,7 +1,5 @@
 """Components without a page: which layers are drawn, clicks on charts, rows in view, and what Expert hides."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Limits of the web server: connections of pages, and texts, lists and tables of a message."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

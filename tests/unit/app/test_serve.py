@@ -1,7 +1,5 @@
 """What the server does while it runs beside serving pages, its options, and who may read Streamlit's metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """``analyze`` for many models."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import re

@@ -1,7 +1,5 @@
 """``apply`` on the demo, from ``analyze`` to a checkpoint that the architecture loads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``check`` on the command line: exit status, files that it writes, and one line for bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """``compare`` and ``report`` on folders of analyze."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """``deploy`` on the demo, from ``analyze`` to a file that onnxruntime runs."""
 
-from __future__ import annotations
-
 import json
 
 import onnxruntime

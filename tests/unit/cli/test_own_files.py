@@ -1,7 +1,5 @@
 """The command line with somebody's own weights and pictures, through the real engine."""
 
-from __future__ import annotations
-
 import pytest
 import timm
 import torch

@@ -1,7 +1,5 @@
 """``values`` on the command line: an embedding from analyze to a checked int8 file, and maps that may be two tasks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 First that each name is there, with a sentence that says what it is for; then that it does what it is used for.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

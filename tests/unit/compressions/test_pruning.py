@@ -1,7 +1,5 @@
 """Structural pruning of tiny networks whose coupling is known by hand."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a network does not run without is not prunable, with the reason; everything else stays so."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

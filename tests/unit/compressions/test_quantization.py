@@ -1,7 +1,5 @@
 """Quantization on tiny layers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

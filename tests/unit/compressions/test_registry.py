@@ -1,7 +1,5 @@
 """Scales of levels, options of settings, and files of settings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from typing import get_args, get_type_hints

@@ -1,7 +1,5 @@
 """Sparsity on tiny layers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

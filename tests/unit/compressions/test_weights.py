@@ -1,7 +1,5 @@
 """Finding weights, and the promise that they come back untouched."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The notebook API: every argument of the reference, replay where inputs repeat, and a model that stays as it is."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What people hand to the notebook API works, or is refused in a sentence; a structure that cannot go has a reason."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Adapted weights: near the best that can be counted out, on their grid, with their zeros, never delivered worse."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

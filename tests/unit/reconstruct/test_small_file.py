@@ -1,7 +1,5 @@
 """The small files beside the plain state dict: read by the lines that are shown, equal to it, and small."""
 
-from __future__ import annotations
-
 import gzip
 from dataclasses import replace
 from pathlib import Path

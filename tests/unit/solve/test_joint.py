@@ -1,7 +1,5 @@
 """What layers are predicted to lose together, against outputs that truly add up, and against every combination."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

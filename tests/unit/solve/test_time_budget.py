@@ -1,7 +1,5 @@
 """Schedules for a budget of time, against brute force."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

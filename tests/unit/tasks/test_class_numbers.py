@@ -1,7 +1,5 @@
 """Class numbers of annotations as outputs of a model: which readings fit, which comes first, and what is certain."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

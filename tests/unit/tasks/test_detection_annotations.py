@@ -1,7 +1,5 @@
 """Files of boxes: which pictures they belong to, where boxes land, which class they mean, and damaged ones."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

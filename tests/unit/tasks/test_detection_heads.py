@@ -1,7 +1,5 @@
 """Raw outputs of detectors, made by hand: which layout each is recognised as, and where its boxes land."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Multi-label heads: every number is compared with NumPy's own, or scikit-learn's."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

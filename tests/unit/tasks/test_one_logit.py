@@ -1,7 +1,5 @@
 """A network with one logit is a classifier of two classes; every number is compared with NumPy's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Segmentation: torchvision's networks measured as by a plain loop, masks as they lie on disk, and what is shown."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

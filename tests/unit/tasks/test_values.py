@@ -1,7 +1,5 @@
 """Values: what a network may return, and metrics against NumPy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
