@@ -95,6 +95,15 @@ def _kept_decoders() -> Iterator[None]:
     DECODERS.rest(0)
 
 
+@pytest.fixture(scope="module")
+def quick_times() -> Iterator[None]:
+    """Time files by few calls: for tests of what is done with the times, of which no figure is judged."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"_SECONDS": 0.02, "_OPENINGS": 2, "_MORE_OPENINGS": 0, "_TURNS_OF_A_ROUND": 1}.items():
+            patch.setattr(f"senseapp.prove.file_times.{name}", value)
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Load the test modules without garbage collection, and exempt what is loaded then from later collections."""

@@ -32,16 +32,10 @@ from tests.cases import first_of
 from tests.small_evaluator import evaluator_of, schedule_of
 from tests.small_models import images_for
 
-pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_times")]  # an export takes a second each time
 
 INT8, FLOAT = DeploySettings(kind="int8"), DeploySettings(kind="float")
 BITS = QuantizationConfig()
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time calls once."""
-    monkeypatch.setattr("senseapp.prove.file_times._TURNS_OF_A_ROUND", 1)
 
 
 class Block(nn.Module):

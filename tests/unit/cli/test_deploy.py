@@ -13,7 +13,7 @@ from senseapp.runtimes.call_times import saturates
 from tests.few_digits import NUM_DIGITS
 from tests.few_digits import few_digits as few_digits
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_times")]
 
 SEEN = 64  # digits that the curves are measured on; the others judge
 
