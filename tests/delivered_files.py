@@ -51,11 +51,6 @@ class HeldOut:
         """Scores of the original network in torch."""
         return torch_scores(self.network, self.images)
 
-    @property
-    def weights_bytes(self) -> int:
-        """Bytes of the original's weights as a person would save them."""
-        return len(safetensors.torch.save({name: value.clone() for name, value in self.network.state_dict().items()}))
-
 
 def onnx_scores(path: Path, images: Tensor) -> Scores:
     """Return the scores that onnxruntime computes from the bytes of a file."""

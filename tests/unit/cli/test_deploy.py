@@ -30,6 +30,7 @@ def deploy(folder, *options, out="quick.onnx"):
     return main(["deploy", "--run", str(folder / "run"), *options, "--out", str(folder / out)])
 
 
+@pytest.mark.wide  # tests/reference/test_delivered_files.py counts the answers of such files, too
 def test_the_file_does_what_the_line_says_and_keeps_a_promise_that_held_out_images_bear_out(folder, capsys):
     assert deploy(folder, "--format", "kit", "--promise", "agreement=5") == 0
     printed = capsys.readouterr().out

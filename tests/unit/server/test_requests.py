@@ -292,6 +292,7 @@ def test_the_results_of_a_run_are_read_once_for_schedule_after_schedule(
     assert len(reads) == 1
 
 
+@pytest.mark.wide
 def test_a_schedule_is_solved_without_torch(tmp_path: Path) -> None:
     run_id = import_run(tmp_path / "home", large_run_file(6, 4))
     asked = solving(tmp_path / "home" / "runs" / run_id, 0.3)
