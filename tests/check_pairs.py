@@ -17,13 +17,7 @@ import onnx
 import onnxruntime
 import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper, version_converter
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    QuantFormat,
-    QuantType,
-    quantize_dynamic,
-    quantize_static,
-)
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 from senseapp.core.errors import InvalidInput
 from senseapp.data.demo_pictures import load_shapes
@@ -424,14 +418,8 @@ _refused = partial(Pair, expected=REFUSED)
 _STATIC: dict[str, Any] = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
 
 PAIRS: tuple[Pair, ...] = (
-    Pair(
-        "static int8, QDQ, per channel",
-        partial(Workshop.quantized, per_channel=True, **_STATIC),
-    ),
-    Pair(
-        "static int8, QDQ, per tensor",
-        partial(Workshop.quantized, per_channel=False, **_STATIC),
-    ),
+    Pair("static int8, QDQ, per channel", partial(Workshop.quantized, per_channel=True, **_STATIC)),
+    Pair("static int8, QDQ, per tensor", partial(Workshop.quantized, per_channel=False, **_STATIC)),
     Pair(
         "static int8, signed activations",
         lambda shop: shop.quantized(per_channel=True, **_STATIC | {"activation_type": QuantType.QInt8}),
@@ -448,10 +436,7 @@ PAIRS: tuple[Pair, ...] = (
     Pair("norms not folded", _exported("norms.onnx", training=torch.onnx.TrainingMode.PRESERVE)),
     Pair("other names inside", _renamed),
     Pair("another exporter, weights in a file beside", _by_dynamo),
-    Pair(
-        "input and output renamed",
-        _exported("names.onnx", inputs="x", outputs="y"),
-    ),
+    Pair("input and output renamed", _exported("names.onnx", inputs="x", outputs="y")),
     Pair("channels last", _channels_last),
     Pair("pixels from 0 to 255, normalised inside", partial(_normalising, whole=True)),
     Pair("probabilities in place of scores", _probabilities),
@@ -459,30 +444,15 @@ PAIRS: tuple[Pair, ...] = (
     Pair("eight images at a time", _exported("8.onnx", batch=8)),
     Pair("features as a further output", _more_outputs),
     Pair("opset raised", lambda shop: version_converter.convert_version(shop.model, 21)),
-    _broken(
-        "noise in one layer",
-        _changed(_noise_in_one_layer),
-        "points",
-        parts_at="layer3/layer3.0/conv1",
-    ),
-    _broken(
-        "norm of one layer damaged",
-        _changed(_other_norms),
-        "points",
-        parts_at="layer1/layer1.0/conv1",
-    ),
+    _broken("noise in one layer", _changed(_noise_in_one_layer), "points", parts_at="layer3/layer3.0/conv1"),
+    _broken("norm of one layer damaged", _changed(_other_norms), "points", parts_at="layer1/layer1.0/conv1"),
     _broken("untrained weights", _untrained, "points", parts_at="conv1"),
     _broken("two classes exchanged", lambda shop: _reordered(shop, [1, 0, 2, 3, 4, 5, 7, 6, 9, 8]), "another order"),
     _broken("classes reversed", lambda shop: _reordered(shop, list(range(9, -1, -1))), "another order"),
     _broken(
         "other preprocessing: values from 0 to 255", partial(_normalising, whole=False), "with values from 0 to 255"
     ),
-    _broken(
-        "not a number in one weight",
-        _changed(_nan_in_one_layer),
-        "not finite",
-        parts_at="layer2/layer2.0/conv1",
-    ),
+    _broken("not a number in one weight", _changed(_nan_in_one_layer), "not finite", parts_at="layer2/layer2.0/conv1"),
     _broken("one answer to everything", _changed(_head_of_one_class), "answers 0 to every image"),
     _broken("weights in three levels", partial(_weights_stored, levels=3), "points", parts_at="conv"),
     _broken(

@@ -111,10 +111,7 @@ class FakeSession:
                 yield a_measurement(layer, level, delta=level * (LAYERS.index(layer) + 1) / 100, seconds=0.5)
 
     def result(
-        self,
-        measurements: Sequence[LayerMeasurement],
-        estimates: Sequence[LayerMeasurement] = (),
-        seconds: float = 0.0,
+        self, measurements: Sequence[LayerMeasurement], estimates: Sequence[LayerMeasurement] = (), seconds: float = 0.0
     ) -> RunResult:
         return a_result(latest(measurements), spec=self.spec, estimates=latest(estimates), seconds=seconds)
 

@@ -43,11 +43,7 @@ def evaluator_of(
     )
     images = ProofImages(curves=curves or images_for(count), proof=images_for(40, seed=9), note="")
     return ScheduleEvaluator.open(
-        result,
-        other=configs[1] if len(configs) > 1 else None,
-        model=model,
-        images=images,
-        progress=progress,
+        result, other=configs[1] if len(configs) > 1 else None, model=model, images=images, progress=progress
     )
 
 

@@ -7,16 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Locator,
-    Page,
-    Request,
-    expect,
-    sync_playwright,
-)
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
 from senseapp.records.spec import RunSpec

@@ -159,10 +159,7 @@ class ScriptedSession:
                 yield item
 
     def result(
-        self,
-        measurements: Iterable[LayerMeasurement],
-        estimates: Iterable[LayerMeasurement] = (),
-        seconds: float = 0.0,
+        self, measurements: Iterable[LayerMeasurement], estimates: Iterable[LayerMeasurement] = (), seconds: float = 0.0
     ) -> RunResult:
         whole = result(self._spec)
         return replace(whole, measurements=tuple(measurements), estimates=tuple(estimates), seconds=seconds)

@@ -54,13 +54,7 @@ def a_recommendation() -> Recommendation:
     )
     tried = tuple(TriedTarget(figure=figure, changes=CHANGES) for figure in (0.21, 0.43, 0.67))
     return Recommendation(
-        kind="params",
-        metric="top1",
-        allowed_drop=0.01,
-        tried=tried,
-        uniform=tried,
-        schedule=schedule,
-        validation=proof,
+        kind="params", metric="top1", allowed_drop=0.01, tried=tried, uniform=tried, schedule=schedule, validation=proof
     )
 
 
@@ -90,12 +84,7 @@ def read(app: AppTest) -> list[str]:
 
 def of_report(service: Service, run_id: str, candidate: Candidate) -> list[str]:
     """Return the texts of the report above its schedules, which say of each figure whether it is predicted."""
-    contents = ReportContents(
-        title="demo",
-        result=service.result(run_id),
-        made_seconds=0.0,
-        candidates=(candidate,),
-    )
+    contents = ReportContents(title="demo", result=service.result(run_id), made_seconds=0.0, candidates=(candidate,))
     page = build_report(contents).partition("<script")[0]
     return [text.strip() for text in re.split(r"<[^>]+>", page) if text.strip()]
 

@@ -43,11 +43,7 @@ RESULTS: list[Settings] = [
         "order.{run}": "Most fragile first",
         "layers.log.{run}": True,
     },
-    {
-        "results.tab.{run}": "Curves",
-        "curves.{run}": "By name",
-        "curves.search.{run}": "layer",
-    },
+    {"results.tab.{run}": "Curves", "curves.{run}": "By name", "curves.search.{run}": "layer"},
     {"results.tab.{run}": "More", "length.{run}": "Multiplications"},
     {
         "results.tab.{run}": "More",

@@ -45,11 +45,7 @@ def test_the_interval_is_that_of_scipy_with_wider_tails(number: int, confidence:
     losses = np.random.default_rng(number).beta(0.3, 6, number)  # few images lose much
     reach = t.ppf((1 + confidence) / 2, number - 1) * math.sqrt(number / (number - 1))
     wanted = bootstrap(
-        (losses,),
-        np.mean,
-        confidence_level=1 - 2 * ndtr(-reach),
-        n_resamples=20_000,
-        rng=np.random.default_rng(1),
+        (losses,), np.mean, confidence_level=1 - 2 * ndtr(-reach), n_resamples=20_000, rng=np.random.default_rng(1)
     ).confidence_interval
     width = wanted.high - wanted.low
     assert SHARE.interval(share_moments(losses), confidence) == pytest.approx(tuple(wanted), abs=0.1 * width)

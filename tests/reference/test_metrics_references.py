@@ -7,12 +7,7 @@ import torch.nn.functional as F
 from scipy import stats
 
 from senseapp.metrics import change_of, moments_of
-from senseapp.metrics.intervals import (
-    discordant_interval,
-    mean_interval,
-    proportion_interval,
-    ratio_interval,
-)
+from senseapp.metrics.intervals import discordant_interval, mean_interval, proportion_interval, ratio_interval
 from senseapp.records.resolution import rank_intervals, spearman
 
 

@@ -249,10 +249,7 @@ def test_layers_without_a_bias_or_with_a_shared_one_are_left_out():
     assert correctable_layers(dense) == {}
 
 
-@pytest.mark.parametrize(
-    ("granularity", "num_grids"),
-    [("channel", 16), ("tensor", 1)],
-)
+@pytest.mark.parametrize(("granularity", "num_grids"), [("channel", 16), ("tensor", 1)])
 def test_quantized_weights_stay_on_their_grid(granularity, num_grids):
     dense, config = without_batch_norm(), QuantizationConfig(granularity=granularity)
     entry = ScheduleEntry(layer="3", members=("3",), compression="quantization", level=3)

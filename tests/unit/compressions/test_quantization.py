@@ -6,11 +6,7 @@ import torch
 from torch import nn
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.compressions.quantization.activations import (
-    NUM_BINS,
-    OBSERVERS,
-    HistogramObserver,
-)
+from senseapp.compressions.quantization.activations import NUM_BINS, OBSERVERS, HistogramObserver
 from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, scale_of
 from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed
 from tests.compressors import compressor_of

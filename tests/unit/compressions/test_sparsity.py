@@ -8,10 +8,7 @@ from torch import nn
 
 from senseapp.compressions import SparsityConfig
 from senseapp.compressions.base import find_weights
-from senseapp.compressions.sparsity.criteria import (
-    GRANULARITIES,
-    gather_input_norms,
-)
+from senseapp.compressions.sparsity.criteria import GRANULARITIES, gather_input_norms
 from senseapp.compressions.sparsity.sparsity import Ranking
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 from tests.compressors import compressed_weight, compressor_of, profiles_of

@@ -40,8 +40,7 @@ def test_a_torchscript_module_is_refused_with_what_to_give(compile_: Callable[[n
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
-    [(lambda x: x, "got function"), (None, "got NoneType"), (nn.ReLU(), "no parameters")],
+    ("model", "words"), [(lambda x: x, "got function"), (None, "got NoneType"), (nn.ReLU(), "no parameters")]
 )
 def test_what_is_no_network_is_refused(model: Any, words: str) -> None:
     with pytest.raises(UnsupportedModel, match=words):

@@ -82,10 +82,7 @@ def test_bits_out_of_reach_name_the_nearest():
 def test_the_classic_rule_refuses_a_target_below_its_minimum():
     with pytest.raises(InfeasibleBudget, match="allows at least 40 %"):
         make_schedule(
-            sparse_run(),
-            method="gamma",
-            budget=ResourceBudget(kind="params", target=0.2),
-            limits=Limits(min_level=0.4),
+            sparse_run(), method="gamma", budget=ResourceBudget(kind="params", target=0.2), limits=Limits(min_level=0.4)
         )
 
 
