@@ -1,4 +1,4 @@
-"""The app with an engine that makes up its measurements, for the short forms of the soaks: nothing loads torch.
+"""The app with an engine that makes up its measurements: nothing loads torch.
 
 ``python -m soak.scripted_server [streamlit options]``; everything but the engine is real.
 """

@@ -4,8 +4,6 @@ Each is the library's own class with fewer blocks or narrower layers where its a
 all of them together build and run in a few seconds on two cores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial

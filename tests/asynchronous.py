@@ -1,7 +1,5 @@
 """Coroutines in tests that are none."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Which cases of a test ``make test`` runs, where the others would see the same behaviour once more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

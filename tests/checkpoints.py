@@ -1,7 +1,5 @@
 """A small network to be read back from checkpoints of every kind: the same answers mean the right accuracy."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Compressing one layer of a tiny network, for the tests of every weight compression."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -11,15 +9,7 @@ from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest, Compressor, build_compressor
 from senseapp.records.profile import LayerProfile
 
-_COMPRESSIBLE = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.Linear,
-)
+_COMPRESSIBLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
 
 
 def profiles_of(model: nn.Module) -> tuple[LayerProfile, ...]:
@@ -57,10 +47,7 @@ def compressor_of(
 ) -> Compressor:
     """Build the registered compressor over all layers of ``model``."""
     request = CompressionRequest(
-        model=model,
-        layers=profiles_of(model) if layers is None else layers,
-        calibration=tuple(calibration),
-        seed=seed,
+        model=model, layers=profiles_of(model) if layers is None else layers, calibration=tuple(calibration), seed=seed
     )
     return build_compressor(config, request)
 

@@ -4,8 +4,6 @@ Whoever runs the tests may have settings of the app in their environment, and an
 none of the former and never touch the latter.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc
@@ -95,6 +93,15 @@ def _kept_decoders() -> Iterator[None]:
     yield
     DECODERS.rest = usual  # type: ignore[method-assign]
     DECODERS.rest(0)
+
+
+@pytest.fixture(scope="module")
+def quick_times() -> Iterator[None]:
+    """Time files by few calls: for tests of what is done with the times, of which no figure is judged."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"_SECONDS": 0.02, "_OPENINGS": 2, "_MORE_OPENINGS": 0, "_TURNS_OF_A_ROUND": 1}.items():
+            patch.setattr(f"senseapp.prove.file_times.{name}", value)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

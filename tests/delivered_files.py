@@ -1,7 +1,5 @@
 """Delivered files, opened as a person without senseapp opens them, with their answers counted one image at a time."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping
@@ -52,11 +50,6 @@ class HeldOut:
     def original(self) -> Scores:
         """Scores of the original network in torch."""
         return torch_scores(self.network, self.images)
-
-    @property
-    def weights_bytes(self) -> int:
-        """Bytes of the original's weights as a person would save them."""
-        return len(safetensors.torch.save({name: value.clone() for name, value in self.network.state_dict().items()}))
 
 
 def onnx_scores(path: Path, images: Tensor) -> Scores:

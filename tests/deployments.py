@@ -1,7 +1,5 @@
 """Made-up records of files that were measured in a runtime."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

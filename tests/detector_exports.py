@@ -1,7 +1,5 @@
 """The shapes detector of the tests as ONNX files of other layouts and input ranges, which nothing in them tells."""
 
-from __future__ import annotations
-
 import io
 import json
 import warnings

@@ -1,7 +1,5 @@
 """Reports of one small network as each tool writes them: times per layer by name, and rows that are of no layer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Small tables of the form that Distiller writes."""
 
-from __future__ import annotations
-
 HEADER = "parameter,sparsity,top1,top5,loss"
 ROWS = (
     "module.conv1.weight,0.0,69.758,89.078,1.2514319637296152",

@@ -1,7 +1,5 @@
 """Small networks whose way through their layers depends on the image, or on chance."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

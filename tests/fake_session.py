@@ -1,7 +1,5 @@
 """A session with made-up figures and the engine's behaviour, for everything above the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -113,10 +111,7 @@ class FakeSession:
                 yield a_measurement(layer, level, delta=level * (LAYERS.index(layer) + 1) / 100, seconds=0.5)
 
     def result(
-        self,
-        measurements: Sequence[LayerMeasurement],
-        estimates: Sequence[LayerMeasurement] = (),
-        seconds: float = 0.0,
+        self, measurements: Sequence[LayerMeasurement], estimates: Sequence[LayerMeasurement] = (), seconds: float = 0.0
     ) -> RunResult:
         return a_result(latest(measurements), spec=self.spec, estimates=latest(estimates), seconds=seconds)
 

@@ -1,7 +1,5 @@
 """The demo with a few of its digits, for tests of what becomes of a run and not of its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

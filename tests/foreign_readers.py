@@ -4,8 +4,6 @@ A new reader is one line of :data:`READERS`. Its sound text is changed token by 
 replaced by each of :data:`FILLERS`, which grow to any length, and by each of :data:`VALUES`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

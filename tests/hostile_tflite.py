@@ -1,7 +1,5 @@
 """Hostile LiteRT files: by hand, each with what its refusal says, and sound ones with changed bytes or fields."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import random

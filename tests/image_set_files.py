@@ -3,8 +3,6 @@
 torchvision compares what it downloads with check sums; :func:`publish` puts those of these files in their place.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

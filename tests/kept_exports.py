@@ -1,7 +1,5 @@
 """Exports of networks by torch, each made once for all tests of a process: one of the demo takes seconds."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Zip archives whose members hold other amounts than they declare."""
 
-from __future__ import annotations
-
 import bz2
 import io
 import lzma

@@ -1,7 +1,5 @@
 """A sound run file with markup in every text that its records may hold, found by trying each field of each record."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 import zipfile

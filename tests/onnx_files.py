@@ -1,7 +1,5 @@
 """Exports of small networks, for the tests of ONNX files as a source of networks."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from pathlib import Path

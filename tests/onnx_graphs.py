@@ -1,7 +1,5 @@
 """Small ONNX files made by hand, for the tests of their reader."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small pictures and archives for tests."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import zipfile

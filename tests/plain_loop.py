@@ -1,7 +1,5 @@
 """The slow, obvious way to measure a layer: change its weight, run the whole network, change it back."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 

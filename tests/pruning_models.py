@@ -1,7 +1,5 @@
 """Tiny networks for the tests of structural pruning, and what must not change around a prune."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A weight as quantization rounds it, for tests that compare it with others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

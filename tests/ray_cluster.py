@@ -1,7 +1,5 @@
 """A real Ray cluster of two nodes on this machine, and nothing of it left afterwards."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

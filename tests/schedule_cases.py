@@ -1,7 +1,5 @@
 """Runs made by hand for the tests of schedules and target files: no network, exact costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig

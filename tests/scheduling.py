@@ -1,7 +1,5 @@
 """How tests are spread over the workers of pytest-xdist: longest work first, and what shares a server on one worker."""
 
-from __future__ import annotations
-
 from xdist.scheduler import LoadFileScheduling
 
 TOGETHER = {

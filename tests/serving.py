@@ -1,7 +1,5 @@
 """What every test that starts a server needs: a port of its own, and to know when it answers."""
 
-from __future__ import annotations
-
 import random
 import socket
 import subprocess

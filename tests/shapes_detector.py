@@ -4,8 +4,6 @@ They were trained for 40 epochs on 800 of its pictures by ``benchmarks/train_sha
 the repository keeps.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

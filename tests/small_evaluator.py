@@ -1,7 +1,5 @@
 """A schedule evaluator of a small network, with images of random numbers and nothing measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -45,11 +43,7 @@ def evaluator_of(
     )
     images = ProofImages(curves=curves or images_for(count), proof=images_for(40, seed=9), note="")
     return ScheduleEvaluator.open(
-        result,
-        other=configs[1] if len(configs) > 1 else None,
-        model=model,
-        images=images,
-        progress=progress,
+        result, other=configs[1] if len(configs) > 1 else None, model=model, images=images, progress=progress
     )
 
 

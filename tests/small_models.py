@@ -1,7 +1,5 @@
 """Tiny networks and images for the tests of the sweep, the replay and the notebook API."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import torch

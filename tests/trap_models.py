@@ -1,7 +1,5 @@
 """Small networks whose code does something that makes replay hard."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ten small networks whose outputs no task but ``values`` reads, as converters and papers leave them."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One real server with the real engine and one Chromium for all browser tests; a test gets a visitor of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -9,16 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Locator,
-    Page,
-    Request,
-    expect,
-    sync_playwright,
-)
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
 from senseapp.records.spec import RunSpec

@@ -1,7 +1,5 @@
 """A TCP proxy between browser and server whose network can be cut."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import suppress

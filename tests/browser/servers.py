@@ -1,7 +1,5 @@
 """Servers of the app that tests start: on a home and an address of their own, killed and started again where asked."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a person does by hand on each page."""
 
-from __future__ import annotations
-
 import os
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """What a page shows is in its address: links, reloads, back and forward, two tabs; and what is in sight at first."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

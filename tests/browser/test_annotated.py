@@ -1,7 +1,5 @@
 """Boxes and masks, as a person goes: an archive, a run, what a layer changes, and why."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

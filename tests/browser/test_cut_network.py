@@ -1,7 +1,5 @@
 """A tab whose network is cut connects again by itself, to its session or, where that has ended, to a new one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,9 +7,8 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.cut_network import CutNetwork
 from tests.browser.servers import SCRIPTED, Server, serving
-from tests.cases import first_of
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.wide]
 
 STATE = "data-test-connection-state"
 
@@ -31,7 +28,7 @@ def network(server: Server) -> Iterator[CutNetwork]:
     cut.close()
 
 
-@pytest.mark.parametrize("seconds", first_of([0.0, 4.0]), ids=["session kept", "session ended"])
+@pytest.mark.parametrize("seconds", [0.0, 4.0], ids=["session kept", "session ended"])
 def test_a_tab_comes_back_by_itself(visitor: Callable[[], Page], network: CutNetwork, seconds: float) -> None:
     page = visitor()
     page.goto(f"http://localhost:{network.port}/guide")

@@ -1,7 +1,5 @@
 """Downloads answer the page that asked for them, and nobody else; a report opens where there is no network."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The views of a finished run in Chromium: one layer in all of them, histograms, saved charts, an import."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

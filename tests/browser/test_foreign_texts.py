@@ -1,7 +1,5 @@
 """Markup in every text that a run file may hold is shown letter by letter on every page, and asks for nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How pages look: contrast of every text in light and dark, narrow screens, height of the Schedule page."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

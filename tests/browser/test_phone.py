@@ -1,7 +1,5 @@
 """A checkpoint becomes a file for phones, which a script of our own runs; only where the extra is installed."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

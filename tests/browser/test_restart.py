@@ -1,7 +1,5 @@
 """A server that is asked to end in the middle of a run: it is gone at once, and nothing that was measured is lost."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """Headers on every kind of answer, and what is not public; asked over the network from a running server."""
 
-from __future__ import annotations
-
 import re
 import urllib.error
 import urllib.request

@@ -1,7 +1,5 @@
 """Two people on one server with login, and somebody who has only been given a link."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An export that does not say how it is read, with pictures without labels: asked on pictures, answered by a click."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

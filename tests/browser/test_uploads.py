@@ -1,7 +1,5 @@
 """Somebody's own weights, ONNX file and pictures, through the real engine."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A fresh server's first visitor; then a run, started by keyboard, found again, told of in title and notification."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

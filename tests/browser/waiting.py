@@ -1,7 +1,5 @@
 """Waiting for what a page's own scripts know, where its policy forbids to make code of text."""
 
-from __future__ import annotations
-
 import time
 
 from playwright.sync_api import Page

@@ -1,7 +1,5 @@
 """One Ray cluster for all tests of this folder; those that end a node of it come last, by the names of their files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

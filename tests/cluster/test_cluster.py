@@ -1,7 +1,5 @@
 """Runs on a real cluster of two nodes: the numbers of one machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 

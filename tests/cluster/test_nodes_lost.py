@@ -3,8 +3,6 @@
 The cluster does not outlive this file: its second node dies in the first test and its head in the last.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -10,32 +10,6 @@ from tests.onnx_styles.writer import Writer
 OPSETS = (7, 9, 10, 11, 12, 13, 18, 23)  # those that changed an operator of :func:`of_opset`, and the newest
 
 
-def preparation_inside() -> bytes:
-    """Bytes with the channels last become float32, are divided by 255, and standardised by channel."""
-    w = Writer(opset=17, names="/")
-    x = w.op("Transpose", w.op("Cast", w.input([1, 24, 24, 3], TensorProto.UINT8, "image"), to=1), perm=[0, 3, 1, 2])
-    x = w.op("Div", x, w.const(np.float32(255)))
-    mean, deviation = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-    x = w.op("Sub", x, w.const(np.reshape(mean, (1, 3, 1, 1)), np.float32))
-    x = w.op("Div", x, w.const(np.reshape(deviation, (1, 3, 1, 1)), np.float32))
-    x = w.op("GlobalAveragePool", w.op("Relu", w.conv(x, 3, 8, strides=[2, 2])))
-    return w.file(w.op("Softmax", w.dense(w.op("Flatten", x), 8, 5), axis=-1))
-
-
-def three_outputs() -> bytes:
-    """A YOLO-like network: three raw heads of three strides, whose Sigmoids are in the graph."""
-    w = Writer(opset=12, names="/model.")
-    x = w.input([1, 3, 32, 32], name="images")
-    outputs = []
-    for ins in (3, 8, 8):
-        x = w.conv(x, ins, 8, strides=[2, 2])
-        x = w.op("Mul", x, w.op("Sigmoid", x))
-        side = {0: 16, 1: 8, 2: 4}[len(outputs)]
-        y = w.op("Reshape", w.conv(x, 8, 14, 1), w.ints(1, 2, 7, side, side))
-        outputs.append(w.op("Sigmoid", w.op("Transpose", y, perm=[0, 1, 3, 4, 2])))
-    return w.file(*outputs)
-
-
 def _branch(name: str, kind: str, read: str, **attributes: object) -> GraphProto:
     made = helper.make_node(kind, [read], [f"{name}_out"], **attributes)
     infos = [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, None)]

@@ -32,18 +32,6 @@ def text_direction() -> bytes:
     return w.file(w.op("Softmax", w.op("Identity", w.dense(x, 8, 4)), axis=-1))
 
 
-def shapes_in_int32() -> bytes:
-    """Shape, Cast to int32, Slice, Concat, Cast to int64, Reshape: as ``flatten`` and ``reshape`` become."""
-    w = _writer()
-    x = w.op("Relu", w.conv(w.input(["DynamicDimension.0", 3, 16, 32]), 3, 8, strides=[2, 2]))
-    shape = w.op("Cast", w.op("Shape", x), to=6)
-    batch = w.op("Slice", shape, w.ints(0), w.ints(1), w.ints(0))
-    target = w.op("Concat", batch, w.const([8], np.int32), w.const([-1], np.int32), axis=0)
-    x = w.op("Reshape", x, w.op("Cast", target, to=7))
-    x = w.op("Transpose", x, perm=[0, 2, 1])
-    return w.file(w.op("Softmax", w.dense(x, 8, 6), axis=2))
-
-
 def detector_of_two_inputs() -> bytes:
     """PicoDet: a factor beside the image, boxes from distributions, and NonMaxSuppression at the end."""
     w = _writer()

@@ -22,19 +22,6 @@ def _last(w: Writer, x: str) -> str:
     return w.op("Transpose", x, perm=_TO_LAST)
 
 
-def transposes_around_each() -> bytes:
-    """Every convolution between two Transposes; biases and norms as products and sums with the channels last."""
-    w = _writer(10)
-    x = w.input([None, 24, 24, 3])
-    for ins, outs in ((3, 8), (8, 8), (8, 16)):
-        x = _last(w, w.conv(_first(w, x), ins, outs, bias=False))
-        x = w.op("Add", w.op("Mul", x, w.weight(outs, scale=1.0)), w.weight(1, 1, 1, outs, scale=0.1))
-        x = w.op("Relu", x)
-    x = w.op("AveragePool", _first(w, x), kernel_shape=[24, 24])
-    x = w.op("Squeeze", _last(w, x), axes=[1, 2])
-    return w.file(w.dense(x, 16, 4))
-
-
 def weights_transposed_in_the_graph() -> bytes:
     """Kernels stay as TensorFlow stores them, and the graph transposes and reshapes them; ReLU6 as Clip."""
     w = _writer()
@@ -82,31 +69,6 @@ def detector_with_bytes() -> bytes:
     by_class = w.op("Transpose", w.op("Sigmoid", score), perm=[0, 2, 1])
     most, overlap, least = w.ints(10), w.const([0.5], np.float32), w.const([0.1], np.float32)
     return w.file(w.op("NonMaxSuppression", box, by_class, most, overlap, least), "raw_boxes", "raw_scores")
-
-
-def squeeze_and_excite() -> bytes:
-    """An EfficientNet block: swish as Sigmoid and Mul, an explicit Pad with channels last, a gate."""
-    w = _writer(12)
-    x = w.op("Pad", w.input(["batch", 31, 31, 3]), w.ints(0, 0, 0, 0, 0, 1, 1, 0))
-    x = w.norm(w.conv(_first(w, x), 3, 8, strides=[2, 2], pads=[0, 0, 0, 0], bias=False), 8)
-    x = w.op("Mul", x, w.op("Sigmoid", x))
-    gate = w.op("Reshape", w.op("ReduceMean", _last(w, x), axes=[1, 2]), w.ints(-1, 1, 1, 8))
-    gate = w.conv(_first(w, gate), 8, 2, 1)
-    gate = w.op("Sigmoid", w.conv(w.op("Mul", gate, w.op("Sigmoid", gate)), 2, 8, 1))
-    x = w.op("ReduceMean", w.op("Mul", gate, x), axes=[2, 3], keepdims=0)
-    return w.file(w.dense(x, 8, 6))
-
-
-def flatten_by_the_batch() -> bytes:
-    """Keras' Flatten and Reshape: the batch is taken from Shape, and a length is stored as −1."""
-    w = _writer(9)
-    x = w.op("Relu", w.conv(_first(w, w.input([-1, 16, 16, 3])), 3, 4, strides=[2, 2]))
-    x = _last(w, x)
-    batch = w.op("Slice", w.op("Cast", w.op("Shape", x), to=6), axes=[0], starts=[0], ends=[1])
-    batch = w.op("Squeeze", batch, axes=[0])
-    parts = [w.op("Unsqueeze", each, axes=[0]) for each in (batch, w.const(8 * 8 * 4, np.int32))]
-    target = w.op("Cast", w.op("Concat", *parts, axis=0), to=7)
-    return w.file(w.dense(w.op("Reshape", x, target), 256, 5))
 
 
 def transposed_convolution() -> bytes:

@@ -1,7 +1,5 @@
 """The app on a home of its own, with a scripted engine behind the real service."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """A made-up run of a small network, with every kind of measurement, and an engine session that replays it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -161,10 +159,7 @@ class ScriptedSession:
                 yield item
 
     def result(
-        self,
-        measurements: Iterable[LayerMeasurement],
-        estimates: Iterable[LayerMeasurement] = (),
-        seconds: float = 0.0,
+        self, measurements: Iterable[LayerMeasurement], estimates: Iterable[LayerMeasurement] = (), seconds: float = 0.0
     ) -> RunResult:
         whole = result(self._spec)
         return replace(whole, measurements=tuple(measurements), estimates=tuple(estimates), seconds=seconds)

@@ -10,10 +10,8 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.analyze import checkpoint
 from senseapp.app.common.state import VisitorState
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.core.errors import UnknownModel
-from senseapp.records.goal import usual_run, with_goal
+from senseapp.records.goal import usual_run
 from senseapp.records.jobs import RunState
-from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
@@ -45,17 +43,6 @@ def test_pruning_is_planned_in_groups_once_they_are_found(analyze: AppTest) -> N
         time.sleep(0.05)
         analyze.run()
     assert "2 groups (5 layers) × 3 levels on all images" in texts(analyze)
-
-
-def test_every_field_has_help(analyze: AppTest) -> None:
-    for kind in ("sparsity", "pruning", "quantization"):
-        analyze.radio(key="analyze.compression.kind").set_value(kind).run()
-        fields = (
-            *analyze.button_group, *analyze.radio, *analyze.selectbox, *analyze.number_input, *analyze.text_input,
-            *analyze.toggle, *analyze.multiselect,
-        )  # fmt: skip
-        assert len(fields) > 10
-        assert [field.key for field in fields if not field.help] == []
 
 
 @pytest.mark.parametrize(
@@ -104,14 +91,6 @@ def test_other_levels_are_added_to_the_chosen_ones_of_which_there_is_one(analyze
     analyze.text_input(key="analyze.levels.other.quantization").set_value("6, 5").run()
     analyze.button(key="analyze.run").click().run()
     assert started(service).sensitivity.levels == (2, 4, 5, 6)
-
-
-def test_two_of_four_says_which_level_it_has(analyze: AppTest, service: Service) -> None:
-    analyze.radio(key="analyze.goal").set_value("targets").run()
-    analyze.selectbox(key="analyze.options.sparsity.granularity").set_value("2:4").run()
-    assert "its only level is 50" in analyze.error[0].value
-    analyze.button_group(key="analyze.levels.sparsity").set_value([0.5]).run()
-    assert not analyze.error
 
 
 def test_a_layer_pattern_that_matches_nothing_names_layers_that_exist(analyze: AppTest, service: Service) -> None:
@@ -228,45 +207,12 @@ def test_popular_networks_are_there_at_once_and_those_that_work_offline(
     assert "no such network" in analyze.error[0].value
 
 
-def test_what_was_picked_stays_while_something_else_is_searched(analyze: AppTest, service: Service) -> None:
-    analyze.button_group(key="analyze.model.source").set_value("Library").run()
-    pick_architecture(analyze, "resnet18", "torchvision/resnet18")
-    analyze.text_input(key="analyze.model.library.search").set_value("vit tiny").run()
-    assert analyze.radio(key="analyze.model.library.entry").value is None
-    assert "Chosen: **torchvision/resnet18**" in texts(analyze)
-    analyze.button(key="analyze.run").click().run()
-    assert started(service).model.title == "torchvision/resnet18"
-
-
-def test_opening_the_page_and_typing_read_no_network_but_the_demo(
-    analyze: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[ModelSpec] = []
-    inputs = type(service.inputs)
-    known = inputs.model_card
-    monkeypatch.setattr(inputs, "model_card", lambda self, model: [read.append(model), known(self, model)][1])
-    analyze.button_group(key="analyze.model.source").set_value("Library").run()
-    for length in range(1, len("resnet18") + 1):
-        analyze.text_input(key="analyze.model.library.search").set_value("resnet18"[:length]).run()
-        assert analyze.radio(key="analyze.model.library.entry").options
-    assert read == []
-    pick_architecture(analyze, "resnet18", "timm/resnet18")
-    assert {model.title for model in read} == {"timm/resnet18"}
-
-
 def test_the_settings_of_an_earlier_run_bring_their_architecture(app: AppTest) -> None:
     draft = RunSpec(model=ModelSpec(library="torchvision", name="alexnet"))
     app.session_state["senseapp.session"] = VisitorState(draft=draft)
     wait_for_card(app.run())
     assert app.radio(key="analyze.model.library.entry").value == "torchvision/alexnet"
     assert not app.button(key="analyze.run").disabled
-
-
-def test_another_demo_keeps_what_the_run_is_for(analyze: AppTest, service: Service) -> None:
-    analyze.radio(key="analyze.goal").set_value("faster").run()
-    analyze.button_group(key="analyze.model.demo").set_value("demo/efficientnet_lite0").run()
-    analyze.button(key="analyze.run").click().run()
-    assert started(service) == with_goal(PHOTOGRAPHS_DEMO, "faster")
 
 
 def test_another_model_is_given_photographs_and_no_digits(analyze: AppTest, service: Service) -> None:
@@ -298,18 +244,6 @@ def test_another_demo_starts_with_one_click_or_fills_in_the_page(
     assert analyze.title[0].value == title
 
 
-def test_a_demo_is_said_to_be_filled_in_only_where_it_is(analyze: AppTest) -> None:
-    said = "A demo that reads handwritten digits is filled in: press Run. Or try"
-    assert said in texts(analyze)
-    assert "Or a demo:" not in texts(analyze)
-    for block, source in (("data", "Upload images"), ("model", "Upload a checkpoint")):
-        analyze.button_group(key=f"analyze.{block}.source").set_value(source).run()
-        assert said not in texts(analyze)
-        assert analyze.button(key="analyze.run").disabled
-        waits_for = {"data": "images", "model": "model"}[block]
-        assert f"Run waits for the {waits_for} above." in texts(analyze)
-
-
 def test_blocks_that_are_filled_in_are_folded_and_say_with_what(analyze: AppTest) -> None:
     assert {
         "**Model** · Demo: a small network, 6.50 k parameters, 6 layers",
@@ -334,20 +268,6 @@ def test_a_server_folder_outside_the_roots_is_refused(analyze: AppTest, tmp_path
     analyze.text_input(key="analyze.data.folder").set_value("/etc").run()
     assert "'/etc' is not one" in analyze.error[0].value
     assert analyze.button(key="analyze.run").disabled
-
-
-def test_a_model_that_cannot_be_loaded_is_said_at_its_field(
-    app: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Service, model: ModelSpec) -> ModelProfile:
-        raise UnknownModel("timm has no architecture named 'x'. The closest names are y.")
-
-    monkeypatch.setattr(type(service.inputs), "model_card", refuse)
-    app.run()
-    wait_for_card(app)
-    assert [error.value for error in app.error] == ["timm has no architecture named 'x'. The closest names are y."]
-    assert app.button(key="analyze.card.again")
-    assert app.button(key="analyze.run").disabled  # it would only leave a failed run
 
 
 def test_a_full_queue_is_one_sentence_and_the_page_stays(

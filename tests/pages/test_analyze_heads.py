@@ -1,9 +1,6 @@
 """The Analyze page: labels or networks that tell the task, and pictures with a rotation mark."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -12,11 +9,9 @@ from senseapp.metrics import METRICS
 from senseapp.records.inputs import PreviewReport
 from senseapp.records.spec import RunSpec
 from senseapp.server.service import Service
-from senseapp.tasks import SEGMENTATION
-from tests import toy_segmentation
 from tests.pages.conftest import ScriptedInputs, started, texts, wait_for_card
 from tests.pages.test_analyze_uploads import archive, upload_images
-from tests.pictures import class_files, png, write_folder
+from tests.pictures import class_files, png
 
 LABELS = tuple("abcdefghij")
 NETWORK = "timm/test_vit"
@@ -82,26 +77,3 @@ def test_pictures_with_a_rotation_mark_have_a_switch_that_the_run_keeps(
     assert asked[-1]
     analyze.button(key="analyze.run").click().run()
     assert started(service).data.upright
-
-
-@pytest.mark.slow
-def test_the_library_tells_the_task_and_masks_are_shown(
-    app: AppTest, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_folder(tmp_path / "set", toy_segmentation.picture_files(5))
-    monkeypatch.setenv("SENSEAPP_DATA_ROOTS", str(tmp_path))
-    scripted = ScriptedInputs.preview
-    monkeypatch.setattr(ScriptedInputs, "preview", lambda self, spec: replace(scripted(self, spec), score=0.5))
-    app.run()
-    app.segmented_control(key="analyze.model.source").set_value("Library").run()
-    app.text_input(key="analyze.model.library.search").set_value("lraspp").run()
-    app.radio(key="analyze.model.library.entry").set_value("torchvision/lraspp_mobilenet_v3_large").run()
-    app.toggle(key="analyze.model.pretrained").set_value(False).run()
-    assert SEGMENTATION.label in texts(app)
-    assert not [each for each in app.selectbox if each.key == "analyze.model.task"]
-    app.button_group(key="analyze.data.source").set_value("Server folder").run()
-    app.text_input(key="analyze.data.folder").set_value(str(folder)).run()
-    wait_for_card(app.run())
-    assert not app.exception
-    assert "5 images · with masks" in texts(app)
-    assert "Uncompressed, Mean IoU is 50.0 % over" in texts(app)

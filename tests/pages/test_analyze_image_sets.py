@@ -1,7 +1,5 @@
 """The Analyze page with published image sets: downloaded when asked, and one sentence without a network."""
 
-from __future__ import annotations
-
 import pytest
 from streamlit.testing.v1 import AppTest
 

@@ -1,10 +1,7 @@
 """The Analyze page with an uploaded ONNX file: what is in it, what can be chosen, and refusals that leave nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data, write_external_data_tensors
@@ -97,13 +94,6 @@ def test_a_map_may_be_of_two_tasks_so_a_person_chooses(analyze: AppTest) -> None
     assert not analyze.button(key="analyze.run").disabled
 
 
-def test_the_task_is_guessed_once_where_no_other_fits(analyze: AppTest) -> None:
-    deep = [*HEAD[:1], node("Unsqueeze", "c a", "volume")]
-    upload(analyze, file_of(deep, {"w": weights(3, 3, 3, 3), "a": np.array([2])}, outputs=["volume"]))
-    assert not analyze.warning
-    assert analyze.selectbox(key="analyze.model.task").value == "values"
-
-
 def test_outputs_that_fit_no_task_are_said(analyze: AppTest) -> None:
     upload(
         analyze, file_of([*HEAD, node("ReduceSum", "f", "s", keepdims=0)], {"w": weights(3, 3, 3, 3)}, outputs=["s"])
@@ -115,7 +105,6 @@ def test_outputs_that_fit_no_task_are_said(analyze: AppTest) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("words.onnx", b"not a graph, but words" * 50, "not an ONNX model"),
         (
             "int8.onnx",
             file_of([node("ConvInteger", "x w", "y", name="conv/quant")], {"w": weights(3, 3, 3, 3)}),
@@ -132,17 +121,6 @@ def test_a_file_that_cannot_be_measured_is_said_beside_its_field_and_is_gone(
     assert kept_files(tmp_path / "home") == []
     assert analyze.button(key="analyze.run").disabled
     assert analyze.file_uploader
-
-
-def test_a_file_of_a_run_can_be_chosen_again_for_its_own_source_only(analyze: AppTest, service: Service) -> None:
-    upload(analyze, exported(small_network()))
-    started(analyze, service)
-    analyze.switch_page("pages/analyze.py").run()
-    wait_for_card(analyze)
-    analyze.button(key="analyze.onnx.replace").click().run()
-    assert analyze.selectbox(key="analyze.onnx.again").options == ["net.onnx"]
-    analyze.button_group(key="analyze.model.source").set_value("Upload a checkpoint").run()
-    assert not [box for box in analyze.selectbox if box.key == "analyze.checkpoint.again"]
 
 
 def test_a_graph_and_its_weights_are_one_upload(analyze: AppTest, service: Service, tmp_path: Path) -> None:

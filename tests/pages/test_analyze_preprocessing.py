@@ -1,7 +1,5 @@
 """The Analyze page where the images choose the preprocessing and, among look-alikes, the architecture."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 
@@ -88,17 +86,6 @@ def test_another_preprocessing_can_be_picked(analyze: AppTest, service: Service)
     analyze.button(key="analyze.run").click().run()
     spec = started(service)
     assert (spec.model.img_size, spec.data.preparation, spec.data.chosen_by) == (None, "given", ())
-
-
-@pytest.mark.slow
-def test_recognised_as_goes_away_with_another_architecture(analyze: AppTest, service: Service) -> None:
-    assert "Recognised as timm/efficientnet_lite0" in texts(analyze)
-    selects(analyze)[0].set_value("timm/tf_efficientnet_lite0").run()
-    wait_for_card(analyze)
-    assert "Recognised as" not in texts(analyze)
-    selects(analyze)[0].set_value("another").run()
-    wait_for_card(analyze)
-    assert "Recognised as" not in texts(analyze)
 
 
 def test_a_renamed_checkpoint_is_offered_as_a_guess(app: AppTest, service: Service) -> None:

@@ -1,7 +1,5 @@
 """The Analyze page with somebody's own files: proposals to confirm, and refusals that leave nothing behind."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile
@@ -16,6 +14,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.process.requester import WorkerRequest
 from senseapp.server.service import Service
+from tests.cases import first_of
 from tests.pages.conftest import selects, started, texts, wait_for_card
 from tests.pictures import class_files, png
 
@@ -103,19 +102,9 @@ def test_averaged_weights_are_a_choice(analyze: AppTest, service: Service) -> No
     assert started(service).model.network == "state_dict_ema"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("notes.pth", b"these are not weights, they are words\n" * 40, "is a text file, not weights"),
-        ("cut.safetensors", b"weights" * 1000, "Save only the weights"),
-        ("empty.pt", b"", "is empty (0 bytes)"),
-    ],
-)
-def test_a_bad_checkpoint_is_said_beside_its_field_and_is_gone(
-    analyze: AppTest, tmp_path: Path, name: str, content: bytes, sentence: str
-) -> None:
-    upload_checkpoint(analyze, name, content)
-    assert [sentence in error.value for error in analyze.error] == [True]
+def test_a_bad_checkpoint_is_said_beside_its_field_and_is_gone(analyze: AppTest, tmp_path: Path) -> None:
+    upload_checkpoint(analyze, "notes.pth", b"these are not weights, they are words\n" * 40)
+    assert ["is a text file, not weights" in error.value for error in analyze.error] == [True]
     assert kept_files(tmp_path / "home") == []
     assert analyze.button(key="analyze.run").disabled
     assert analyze.file_uploader
@@ -189,8 +178,6 @@ def test_a_table_of_labels_can_be_chosen_among_several(analyze: AppTest, service
     ("name", "content", "sentence"),
     [
         ("up.zip", archive({"../../outside.png": png()}), "outside"),
-        ("nothing.zip", archive({}), "There are no pictures in nothing.zip (it is empty)"),
-        ("zero.png", b"", "1 file tried and none is a picture, the first zero.png"),
         (
             "photos.zip",
             archive(dict.fromkeys(("cats/0.png", "dogs/0.png"), b"no")),
@@ -208,15 +195,6 @@ def test_a_bad_archive_is_said_beside_its_field_and_is_gone(
     assert run.disabled
     assert run.help in texts(analyze)
     assert analyze.error[0].value.startswith(run.help.rstrip("."))
-
-
-def test_a_file_over_the_quota_is_refused_before_it_is_stored(
-    analyze: AppTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SENSEAPP_PER_PERSON_MB", "1")
-    upload_checkpoint(analyze, "net.pth", bytes(2_000_000))
-    assert "Your uploads may take 1 MB" in analyze.error[0].value
-    assert kept_files(tmp_path / "home") == []
 
 
 def test_another_file_takes_the_place_of_one_that_no_run_reads(analyze: AppTest, tmp_path: Path) -> None:
@@ -249,7 +227,7 @@ def test_a_model_of_the_draft_that_is_gone_leaves_an_uploader(analyze: AppTest, 
     assert not analyze.exception
 
 
-@pytest.mark.parametrize("what", ["checkpoint", "images"])
+@pytest.mark.parametrize("what", first_of(["checkpoint", "images"]))
 def test_a_file_whose_reader_was_killed_is_said_and_read_again(
     analyze: AppTest, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -276,11 +254,8 @@ def send(app: AppTest, files: dict[str, bytes]) -> AppTest:
     return wait_for_card(app)
 
 
-@pytest.mark.parametrize("names", [["one.png"], ["a/x.png", "b/x.png", "y.PNG"]])
-def test_loose_pictures_become_one_archive(
-    analyze: AppTest, service: Service, tmp_path: Path, names: list[str]
-) -> None:
-    files = {name: png(place) for place, name in enumerate(names)}
+def test_loose_pictures_become_one_archive(analyze: AppTest, service: Service, tmp_path: Path) -> None:
+    files = {name: png(place) for place, name in enumerate(("a/x.png", "b/x.png", "y.PNG"))}
     send(analyze, files)
     assert not analyze.error
     assert kept_files(tmp_path / "home") == ["pictures.zip"]  # none of the parts is left
@@ -289,7 +264,7 @@ def test_loose_pictures_become_one_archive(
     assert data.kind == "archive"
     with zipfile.ZipFile(data.path) as opened:
         assert [opened.read(name) for name in opened.namelist()] == list(files.values())
-        assert len(set(opened.namelist())) == len(names)
+        assert len(set(opened.namelist())) == len(files)
 
 
 def test_too_many_loose_files_are_refused_and_a_zip_advised(analyze: AppTest, tmp_path: Path) -> None:
@@ -299,22 +274,6 @@ def test_too_many_loose_files_are_refused_and_a_zip_advised(analyze: AppTest, tm
     analyze.button_group(key="analyze.data.source").set_value("None").run()
     analyze.button_group(key="analyze.data.source").set_value("Upload images").run()
     assert not analyze.error  # what was wrong with those is of no interest any more
-
-
-def test_the_last_uploads_can_be_chosen_again(analyze: AppTest, service: Service, tmp_path: Path) -> None:
-    upload_images(analyze, "first.zip", archive(class_files()))
-    analyze.button(key="analyze.images.replace").click().run()
-    analyze.file_uploader[0].upload("second.zip", archive({"0/a.png": png()})).run()
-    wait_for_card(analyze)
-    analyze.button(key="analyze.images.replace").click().run()
-    again = analyze.selectbox(key="analyze.images.again")
-    assert again.options == ["second.zip", "first.zip"]
-    (first,) = (tmp_path / "home" / "uploads").rglob("first.zip")
-    again.set_value(service.inputs.upload_name(str(first))).run()
-    wait_for_card(analyze)
-    assert "`first.zip`" in texts(analyze)
-    analyze.button(key="analyze.run").click().run()
-    assert Path(started(service).data.path).name == "first.zip"
 
 
 def test_two_last_uploads_of_one_name_are_two_options(analyze: AppTest, service: Service, tmp_path: Path) -> None:
@@ -376,7 +335,7 @@ def folder_files(num_classes: int = 4) -> dict[str, bytes]:
     return {"config.json": json.dumps(config).encode(), "model.safetensors": weights}
 
 
-@pytest.mark.parametrize("form", ["two files", "zip"])
+@pytest.mark.parametrize("form", first_of(["two files", "zip"]))
 def test_a_model_folder_is_one_upload(analyze: AppTest, service: Service, tmp_path: Path, form: str) -> None:
     files = folder_files()
     sent = files if form == "two files" else {"net.zip": archive({f"net/{name}": each for name, each in files.items()})}

@@ -1,7 +1,5 @@
 """The page Check a file: both files, images and limits, then progress, verdict and downloads."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +11,7 @@ import onnx
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel
+from senseapp.core.errors import SenseError, UnsupportedModel
 from senseapp.records.check import CheckSpec
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -239,12 +237,6 @@ def unread(page: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch) -> 
         return page
 
     return opened
-
-
-def test_a_damaged_reference_is_refused_where_it_is_chosen(unread: Callable[[SenseError], AppTest]) -> None:
-    page = unread(InvalidCheckpoint("It was cut short."))
-    assert "It was cut short." in texts(page)
-    assert len(page.file_uploader) == 2  # another can be chosen
 
 
 def test_a_reference_whose_layers_are_not_read_can_be_checked(unread: Callable[[SenseError], AppTest]) -> None:

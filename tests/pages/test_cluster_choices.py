@@ -5,11 +5,11 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import ClusterFailed
 from senseapp.records.jobs import RunState
-from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.records.spec import RunSpec
 from senseapp.server import backend as backend_module
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import open_layers, open_page, tick, wait_for_card
+from tests.pages.conftest import open_layers, wait_for_card
 from tests.pages.records import opener
 
 LOST = "No Ray cluster answers at 10.0.0.1:6379."
@@ -81,15 +81,3 @@ def test_the_device_is_automatic_until_another_is_chosen(app: AppTest, service: 
     app.button(key="analyze.run").click().run()
     (record,) = service.runs()
     assert record.spec.sensitivity.device == "cpu"
-
-
-def test_a_device_from_the_command_line_stays_when_its_settings_are_used_again(
-    app: AppTest, service: Service, backend: Backend
-) -> None:
-    service.start(RunSpec(sensitivity=SensitivitySpec(device="cuda:1")))
-    backend.runner.run_next()
-    (record,) = service.runs()
-    open_page(app, "pages/runs.py")
-    tick(app, service, record.run_id)
-    app.button(key=f"runs.again.{record.run_id}").click().run()
-    assert app.selectbox(key="analyze.options.device").value == "cuda:1"

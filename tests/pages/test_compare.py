@@ -1,7 +1,5 @@
 """The Compare page: runs beside each other, with the choice in the URL."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -12,7 +10,7 @@ from senseapp.app.common.state import pick_key
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.records.candidate import Delivery
 from senseapp.records.schedule import Schedule
-from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.deployments import a_candidate, some_figures
@@ -111,13 +109,6 @@ def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, p
     assert "Answers that stay · 6 layers" in texts(app)
 
 
-def test_a_link_with_nonsense_falls_back_to_the_usual_choice(app: AppTest, pair: list[str]) -> None:
-    names = [f"level-{run[:8]}" for run in pair]
-    open_compare(app, *pair, **dict(zip(names, ("0.9", "many"), strict=True)), metric="beauty")
-    assert [app.button_group(key=f"{name}.compare").value for name in names] == [0.5, 4.0]
-    assert app.selectbox(key="metric.compare").value == "top1"
-
-
 def test_a_chosen_run_joins_the_url_and_one_that_is_not_there_is_said(app: AppTest, pair: list[str]) -> None:
     open_compare(app, pair[0], "../secret")
     assert "no such run" in app.error[0].value
@@ -152,12 +143,6 @@ def test_layers_without_a_counterpart_are_named_with_the_reason(
     unmatched = next(frame.value for frame in app.dataframe if "In A" in frame.value and "Layer" in frame.value)
     assert list(unmatched["Layer"]) == [NOT_PRUNABLE]
     assert "Its channels are added" in unmatched["In B"].iloc[0]
-
-
-def test_random_inputs_are_said_beside_every_chart(app: AppTest, service: Service, backend: Backend) -> None:
-    runs = [finish(service, backend, RunSpec(data=DataSpec(kind=kind))) for kind in ("demo", "random")]
-    open_compare(app, *runs)
-    assert "B: Indicative only: the inputs are random" in texts(app)
 
 
 def test_four_runs_are_compared_with_the_first(app: AppTest, service: Service, backend: Backend) -> None:

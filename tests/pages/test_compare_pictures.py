@@ -1,7 +1,5 @@
 """Compare: pictures that two files answer differently, side by side."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -69,11 +67,7 @@ def test_the_original_and_the_best_file_come_first(app: AppTest, two_files: str,
     open_compare(app, two_files)
     assert not app.exception
     sides = [app.selectbox(key=f"compare.file.{side}") for side in ("first", "second")]
-    assert sides[0].options == [
-        "demo: ONNX in 8-bit numbers, 4.70 MB",
-        "demo: ONNX, 5.00 MB",
-        "demo: the original",
-    ]
+    assert sides[0].options == ["demo: ONNX in 8-bit numbers, 4.70 MB", "demo: ONNX, 5.00 MB", "demo: the original"]
     assert (sides[0].value.split(".")[1], sides[1].value) == ("original", f"{two_files[:8]}.{INT8.file}")
     right = "the original alone is right on 1, ONNX in 8-bit numbers alone on 1, neither on 0"
     found = f"**2 of 4 pictures are answered differently: {right}.**"

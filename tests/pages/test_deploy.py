@@ -1,7 +1,5 @@
 """The file that runs, on the Schedule page: asked for, waiting, failed, measured, taken."""
 
-from __future__ import annotations
-
 import zipfile
 from dataclasses import replace
 
@@ -136,12 +134,6 @@ def test_labels_stand_in_for_agreement_and_no_share_is_above_all() -> None:
     file = replace(some_figures(0.0041, 0.49, 4_900_000), changes=changes)
     rows = deployed_rows(a_deployment(figures=usual_figures(file=file)))
     assert rows[0][1] == f"{METRICS['top1'].label} 99.5 % (98.5 to 100)"
-
-
-def test_all_int8_is_not_shown_beside_itself() -> None:
-    figures = usual_figures(file=some_figures(0.0041, 0.49, 4_900_000))
-    rows = deployed_rows(a_deployment(settings=DeploySettings(kind="int8"), figures=figures))
-    assert "All of it in 8-bit numbers" not in [row[0] for row in rows]
 
 
 def test_a_file_that_was_made_of_the_schedule_stands_before_the_offer_of_another(app, task, backend: Backend) -> None:

@@ -1,7 +1,5 @@
 """A detector with COCO annotations: measured, estimated, scheduled, proven, reported, and opened on each page."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

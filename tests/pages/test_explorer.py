@@ -1,14 +1,11 @@
 """The linked views: one layer in all of them, the choice of curves, one level, the open tree."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.state import pick_key
@@ -16,11 +13,9 @@ from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.distiller_tables import TABLE
 from tests.pages.conftest import finish, open_layers, texts
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE
 
-PAGE = "pages/results.py"
 STATE = "senseapp.session"
 
 
@@ -82,28 +77,6 @@ def test_the_chosen_layer_follows_a_click_elsewhere(results: AppTest, finished_r
     assert results.selectbox(key=f"results.layer.{finished_run}").value is None
 
 
-def test_a_click_is_answered_before_the_chart_is_sent_again(
-    results: AppTest, finished_run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[str] = []
-    altair_chart = st.altair_chart
-
-    def seen(chart: Any, *, key: str, **options: Any) -> Any:
-        sent.append(key.split(".")[0])
-        return altair_chart(chart, key=key, **options)
-
-    monkeypatch.setattr(st, "altair_chart", seen)
-    for label, name in (("Heat map", "heatmap"), ("Layers", "bars")):
-        results.session_state[pick_key(finished_run)] = "fc"
-        open_tab(results, finished_run, label)
-        assert sent == ["panel", name]
-        sent.clear()
-        results.session_state[pick_key(finished_run)] = FRAGILE
-        results.run()
-        assert sent == ["panel", name]
-        sent.clear()
-
-
 def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finished_run: str) -> None:
     open_tab(results, finished_run, "Curves")
     assert len(drawn_curves(results)) == 5
@@ -127,13 +100,6 @@ def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finis
 
 def values(app: AppTest) -> pd.DataFrame:
     return next(table.value for table in app.dataframe if "change_text" in table.value.columns)
-
-
-def test_the_views_show_the_numbers_of_a_published_table(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE.encode())
-    open_layers(app, run_id)
-    shown = values(app).set_index("row")["change_text"].to_dict()
-    assert shown == {"conv1": "28.5 points", "layer1.0.conv1": "0.8 points", "fc": "1.8 points"}
 
 
 @pytest.mark.parametrize(
@@ -175,16 +141,6 @@ def test_the_tree_opens_where_a_layer_was_picked_elsewhere(results: AppTest, fin
     assert nodes(results) == ["conv1", "layer1", "layer2", "fc"]
     results.selectbox(key=f"network.block.{finished_run}").set_value("layer2.0").run()
     assert FRAGILE in nodes(results)
-
-
-def test_a_layer_without_a_value_says_why_and_the_rest_works(app: AppTest, service: Service, backend: Backend) -> None:
-    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5)))
-    run_id = finish(service, backend, spec)
-    open_layers(app, run_id)
-    app.selectbox(key=f"results.layer.{run_id}").set_value(NOT_PRUNABLE).run()
-    for label in ("Layers", "Curves", "Heat map", "Network", "Table"):
-        open_tab(app, run_id, label)
-        assert "Its channels are added to those of layer2.0.conv2." in texts(app) or label == "Curves"
 
 
 def test_a_run_that_a_newer_version_wrote_is_told_in_one_sentence(

@@ -4,8 +4,6 @@ The numbers of every other record of a run (recommendation, proof, schedule) are
 differs in sentences that say "predicted" only. As a control, the figures of the candidate are scaled too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,13 +54,7 @@ def a_recommendation() -> Recommendation:
     )
     tried = tuple(TriedTarget(figure=figure, changes=CHANGES) for figure in (0.21, 0.43, 0.67))
     return Recommendation(
-        kind="params",
-        metric="top1",
-        allowed_drop=0.01,
-        tried=tried,
-        uniform=tried,
-        schedule=schedule,
-        validation=proof,
+        kind="params", metric="top1", allowed_drop=0.01, tried=tried, uniform=tried, schedule=schedule, validation=proof
     )
 
 
@@ -92,12 +84,7 @@ def read(app: AppTest) -> list[str]:
 
 def of_report(service: Service, run_id: str, candidate: Candidate) -> list[str]:
     """Return the texts of the report above its schedules, which say of each figure whether it is predicted."""
-    contents = ReportContents(
-        title="demo",
-        result=service.result(run_id),
-        made_seconds=0.0,
-        candidates=(candidate,),
-    )
+    contents = ReportContents(title="demo", result=service.result(run_id), made_seconds=0.0, candidates=(candidate,))
     page = build_report(contents).partition("<script")[0]
     return [text.strip() for text in re.split(r"<[^>]+>", page) if text.strip()]
 
@@ -124,6 +111,7 @@ def texts(app: AppTest, service: Service, backend: Backend, finished_run: str) -
     return read_with
 
 
+@pytest.mark.wide
 def test_no_record_but_a_candidate_has_a_word_on_a_file(texts) -> None:
     candidate = a_candidate(metric="top1", size=311_000, share=0.83, lost=0.004)
     found = a_recommendation()

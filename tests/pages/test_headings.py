@@ -1,7 +1,5 @@
 """The outline of every page, as screen readers see it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -42,16 +40,11 @@ def _assert_outlined(app: AppTest) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_without_runs(app: AppTest, page: str) -> None:
-    _assert_outlined(open_page(app, page))
-
-
-@pytest.mark.parametrize("page", PAGES)
 def test_a_page_of_a_run(app: AppTest, finished_run: str, page: str) -> None:
     _assert_outlined(open_page(app, page, run=finished_run))
 
 
-@pytest.mark.parametrize("tab", first_of(TABS, 2))
+@pytest.mark.parametrize("tab", first_of(TABS))
 def test_a_view_with_a_picked_layer(app: AppTest, finished_run: str, tab: str) -> None:
     open_layers(app, finished_run)
     app.session_state[pick_key(finished_run)] = "conv1"

@@ -1,7 +1,5 @@
 """The Histograms tab: ask, wait, look, pick."""
 
-from __future__ import annotations
-
 import pytest
 from streamlit.testing.v1 import AppTest
 

@@ -1,7 +1,5 @@
 """An imported sensitivity table in every view."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -10,9 +8,8 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.common.state import pick_key
 from senseapp.server.service import Service
 from senseapp.views.frames.results import measurement_frame
-from tests.distiller_tables import ROWS, TABLE, table
+from tests.distiller_tables import TABLE
 from tests.pages.conftest import open_layers, open_page, texts, tick
-from tests.pages.records import NAMES
 
 
 @pytest.fixture
@@ -97,18 +94,6 @@ def test_the_model_gives_every_view_its_sizes(app: AppTest, service: Service) ->
         assert "random" not in texts(app)
 
 
-def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest, service: Service) -> None:
-    measured = [name for name in NAMES if name != "fc"]
-    rows = [row.replace("conv1", name) for name in measured for row in ROWS[:3]]
-    run_id = imported_with_its_model(app, service, table(*rows, *ROWS[-3:]))
-    open_page(app, "pages/targets.py", run=run_id)
-    assert not app.exception
-    assert not app.error
-    assert "Layers' bytes if stored compactly" in texts(app)
-    assert "Weights left" in texts(app)
-    assert "counts alike" not in texts(app)
-
-
 def test_the_schedule_begins_with_a_target_that_can_be_met(app: AppTest, service: Service) -> None:
     run_id = service.import_csv("resnet18", TABLE.replace(",0.5,", ",0.45,").encode())
     open_page(app, "pages/targets.py", run=run_id)
@@ -166,30 +151,3 @@ def test_an_import_offers_no_settings_to_run_again(app: AppTest, service: Servic
     assert "imported figures" in texts(app)
     assert app.button(key=f"runs.open.{imported}")
     assert not [button for button in app.button if button.key == f"runs.again.{imported}"]
-
-
-def refused_import() -> None:
-    from types import SimpleNamespace
-
-    import streamlit as st
-
-    from senseapp.app.runs.imports import _try
-    from senseapp.core.errors import InvalidFile
-
-    def take() -> str:
-        raise InvalidFile("This file is no run file.")
-
-    _try("refused", SimpleNamespace(file_id=st.text_input("file", "first")), st.button("Import"), take)
-
-
-def test_why_a_file_was_refused_stays_when_the_page_runs_again_until_another_is_chosen() -> None:
-    page = AppTest.from_function(refused_import).run()
-    assert not page.error
-    page.button[0].click().run()
-    assert [error.value for error in page.error] == ["This file is no run file."]
-    page.run()  # as the list of runs does once its pictures are known
-    assert len(page.error) == 1
-    page.text_input[0].set_value("second").run()
-    assert not page.error
-    page.text_input[0].set_value("first").run()
-    assert len(page.error) == 1

@@ -1,7 +1,5 @@
 """Whether int8 pays on this machine is said before a file, on request."""
 
-from __future__ import annotations
-
 from senseapp.records.deployment import Median, OperatorShare
 from senseapp.records.jobs import RunState
 from senseapp.records.layer_findings import Int8Timing

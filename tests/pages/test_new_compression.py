@@ -1,7 +1,5 @@
 """A compression that is added from outside, by its folder and one line, works from the analysis to the pages."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """One run is deployed to onnxruntime and to OpenVINO; the page and the command line offer both and compare them."""
 
-from __future__ import annotations
-
 import html
 import json
 from pathlib import Path

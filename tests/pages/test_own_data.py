@@ -1,7 +1,5 @@
 """Own pictures, labels and annotations on the Analyze page: together, apart, in either order, fewer than asked for."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading

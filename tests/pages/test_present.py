@@ -3,7 +3,6 @@
 import json
 from types import SimpleNamespace
 
-import segno
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common import account
@@ -79,15 +78,3 @@ def test_the_last_screen_has_the_code_of_a_link_that_others_can_follow(
     monkeypatch.setattr(account.st, "context", SimpleNamespace(url="http://localhost:8501/present", cookies={}))
     app.run()
     assert "works on this computer only" in " ".join(each.value for each in app.caption)
-
-
-def test_the_code_says_the_link_and_has_its_quiet_zone() -> None:
-    address = "https://lab.example.org/results?run=0123456789abcdef"
-    svg = account.qr_code(address)
-    expected = segno.make(address, micro=False)
-    side = expected.symbol_size(scale=8, border=4)[0]
-    assert svg.startswith(f'<svg width="{side}" height="{side}"')
-    assert "#fff" in svg
-    assert "#000" in svg
-    assert account.works_elsewhere(address)
-    assert not any(map(account.works_elsewhere, ("http://localhost:1/x", "http://127.0.0.1/x", "http://[::1]:8/x")))

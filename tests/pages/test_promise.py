@@ -1,7 +1,5 @@
 """A promised loss on the Results and the Schedule page: kept, not kept, too few images."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from streamlit.testing.v1 import AppTest

@@ -1,7 +1,5 @@
 """The proof on the Schedule page: asked for, waiting, failed, and shown beside the prediction."""
 
-from __future__ import annotations
-
 from streamlit.testing.v1 import AppTest
 
 from senseapp.metrics import MetricChange

@@ -1,7 +1,5 @@
 """Runs of each task and source, with the real engine: measured, estimated, scheduled, proven, opened on each page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,13 +121,7 @@ CASES = {
         metrics=("miou",),
         check=a_segmenter,
     ),
-    "values": Case(
-        inputs=two_outputs,
-        target=0.3,
-        least_agreement=0.9,
-        metrics=("fidelity",),
-        check=values,
-    ),
+    "values": Case(inputs=two_outputs, target=0.3, least_agreement=0.9, metrics=("fidelity",), check=values),
     "ONNX file, bits": Case(compression=QuantizationConfig(), levels=(8.0, 4.0), kind="bits", target=6.0, **FILE),
     "ONNX file, zeros": Case(levels=(0.3, 0.6), target=0.2, **FILE),
     "ONNX file, channels": Case(compression=PruningConfig(), levels=(0.3, 0.6), target=0.2, **FILE),

@@ -1,7 +1,5 @@
 """The answer on the Results page: found, on its way, offered, refused; and where the Schedule page begins."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +20,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.service import Service
 from senseapp.solve.trade_off import schedule_for
+from tests.cases import first_of
 from tests.deployments import a_candidate, some_figures
 from tests.pages.conftest import finish, go_back, open_page, texts
 from tests.pages.records import change
@@ -117,7 +116,7 @@ def folded(node: Node) -> int:
     return (node.type in ("expander", "popover")) + sum(map(folded, node.children.values()))
 
 
-@pytest.mark.parametrize("goal", ["smaller", "faster", "targets", "look"])
+@pytest.mark.parametrize("goal", first_of(["smaller", "faster", "targets", "look"]))
 def test_the_answer_has_few_words_and_controls(app: AppTest, finished_run, backend, goal: str) -> None:
     recommend(backend, finished_run)
     open_page(app, RESULTS, run=finished_run, **{"for": goal} if goal != "smaller" else {})

@@ -19,8 +19,6 @@ from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_layers, texts
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
-PAGE = "pages/results.py"
-
 
 @pytest.fixture
 def results(app: AppTest, finished_run: str) -> AppTest:
@@ -82,13 +80,6 @@ def test_a_picked_layer_shows_its_panel_and_close_takes_it_away(results: AppTest
         assert part in texts(results)
     assert len(charts(results)) == 2
     results.button(key=f"panel.close.{finished_run}").click().run()
-    assert len(charts(results)) == 1
-
-
-def test_a_pick_of_a_layer_that_this_run_lacks_is_ignored(results: AppTest, finished_run: str) -> None:
-    results.session_state[pick_key(finished_run)] = "layer9.conv"
-    results.run()
-    assert not results.exception
     assert len(charts(results)) == 1
 
 

@@ -42,7 +42,7 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
     assert app.title[0].value == "What do you need?"
 
 
-@pytest.mark.parametrize("hostile", ["no-such-run", "../../etc/passwd", "x' OR '1'='1", "0" * 32])
+@pytest.mark.parametrize("hostile", ["../../etc/passwd", "0" * 32])
 def test_an_unknown_run_is_one_sentence(app: AppTest, hostile: str) -> None:
     open_layers(app, hostile)
     assert len(app.error) == 1

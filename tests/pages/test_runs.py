@@ -167,19 +167,6 @@ def test_the_disk_space_and_how_long_runs_are_kept_are_shown(app: AppTest, servi
     assert disk_line(replace(service.disk_use(), keep_days=30), 2).endswith("deleted 30 days after the last change")
 
 
-def test_a_link_is_made_on_purpose_and_taken_back(app: AppTest, service: Service, finished_run: str) -> None:
-    open_page(app, PAGE)
-    tick(app, service, finished_run)
-    assert "everybody who opens this server sees all runs" in texts(app)
-    assert "Nobody finds it otherwise" not in texts(app)
-    app.button(key=f"runs.share.{finished_run}").click().run()
-    link = service.run(finished_run).link
-    assert app.code[0].value.endswith(f"results?run={link}")
-    app.button(key=f"runs.unshare.{finished_run}").click().run()
-    assert not service.run(finished_run).shared
-    assert not app.code
-
-
 def test_a_shared_run_shows_its_results_and_offers_no_change(
     app: AppTest, service: Service, backend: Backend, finished_run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

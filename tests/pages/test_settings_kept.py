@@ -1,7 +1,5 @@
 """Every setting of Analyze, Results, Schedule and Compare is kept over a reload, back, and in a second tab."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -45,11 +43,7 @@ RESULTS: list[Settings] = [
         "order.{run}": "Most fragile first",
         "layers.log.{run}": True,
     },
-    {
-        "results.tab.{run}": "Curves",
-        "curves.{run}": "By name",
-        "curves.search.{run}": "layer",
-    },
+    {"results.tab.{run}": "Curves", "curves.{run}": "By name", "curves.search.{run}": "layer"},
     {"results.tab.{run}": "More", "length.{run}": "Multiplications"},
     {
         "results.tab.{run}": "More",

@@ -1,7 +1,5 @@
 """The System page, and the log of a failed run on its own page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

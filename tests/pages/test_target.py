@@ -1,7 +1,5 @@
 """Where the file will run: asked with the goal, kept in the address, and followed by Results and Schedule."""
 
-from __future__ import annotations
-
 import html
 import json
 import zipfile

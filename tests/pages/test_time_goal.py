@@ -1,7 +1,5 @@
 """Milliseconds as the goal on the Schedule page: times measured here or from files, a limit, the trade-off."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """A task from outside whose pictures are annotated: uploads are surveyed and previewed as the task reads them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A metric that is added by one file and one line of the registry is measured, scheduled and shown like any other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

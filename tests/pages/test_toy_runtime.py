@@ -1,7 +1,5 @@
 """A runtime that is registered outside of senseapp: files are written, searched, measured and shown like any other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

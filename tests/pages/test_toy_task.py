@@ -1,7 +1,5 @@
 """A task that is added by one file and one registry line is analysed, scheduled, proven and shown."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

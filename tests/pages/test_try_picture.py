@@ -1,13 +1,11 @@
 """Try it with your picture: beside the file that runs, with a sentence where the picture cannot be used."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.core.errors import InvalidDataset, QuotaExceeded
+from senseapp.core.errors import InvalidDataset
 from senseapp.records.answers import ClassShare, PictureAnswer, PictureAnswers
 from senseapp.server.finished_runs import Work
 from tests.pages.conftest import open_page, texts, wait_for_card
@@ -79,22 +77,6 @@ def test_a_bad_picture_is_said_beside_the_uploader_and_another_one_can_follow(
     drop(app, "mine.png", png())
     assert not app.error
     assert "## The answers differ: jay before, crow after." in texts(app)
-
-
-def test_why_a_picture_was_not_stored_stays_until_another_comes(
-    app: AppTest, finished_run, backend, asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_uploaded: object) -> Path:
-        raise QuotaExceeded("There is no room for this picture.")
-
-    recommend(backend, finished_run)
-    open_dialog(app, finished_run)
-    with monkeypatch.context() as patch:
-        patch.setattr("senseapp.app.results.try_picture.store_upload", refuse)
-        drop(app, "mine.png", png())
-    assert [error.value for error in app.run().error] == ["There is no room for this picture."]
-    drop(app, "mine.png", png())
-    assert not app.error
 
 
 def test_files_that_no_runtime_runs_cannot_be_tried(app: AppTest, finished_run, backend, asked) -> None:

@@ -1,7 +1,5 @@
 """The card What we understood: the reading in words, what changes it, and the question that only a person decides."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 
@@ -13,13 +11,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.runs.list import table_key
 from senseapp.core.errors import InvalidDataset
 from senseapp.records.answers import ChangedAnswers, ChangedPicture
-from senseapp.records.inputs import (
-    PreparationChoice,
-    PreparationTrial,
-    PreviewReport,
-    SeenPicture,
-    SeenReading,
-)
+from senseapp.records.inputs import PreparationChoice, PreparationTrial, PreviewReport, SeenPicture, SeenReading
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service

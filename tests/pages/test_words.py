@@ -1,7 +1,5 @@
 """The words on the way from Analyze to the file: few that a reader of newspapers has to look up, each explained."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 
@@ -12,15 +10,9 @@ from streamlit.testing.v1.element_tree import Block, Element, Node, Selectbox
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_layers, open_page, wait_for_card
+from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pages.test_recommendation import RESULTS, recommend
 
-TERMS = (
-    *("sparsity", "quantization", "pruning", "metric", "top-1", "KL", "nats", "divergence", "SQNR", "agreement"),
-    *("MACs", "checkpoint", "calibration", "tensor", "layer type", "baseline", "granularity", "BatchNorm", "logits"),
-    *("precision fp32", "seed", "gamma", "target file", "timm", "torchvision", "epoch", "interval", "Bonferroni"),
-)
-"""Terms of art of the field, whether or not a page uses them."""
 EXPERT = re.compile(
     r"\b(nats?|KL|MACs|Bonferroni|Spearman|SQNR|mAP|IoU|QDQ|BatchNorms?|logits|divergence|quantize_static)\b|equalis"
 )
@@ -42,25 +34,6 @@ def seen(node: Node, *, until: str = "") -> Iterator[str]:
         chosen = node.options[node.index or 0] if isinstance(node, Selectbox) else getattr(node, "value", "")
         texts = ("" if hidden else getattr(node, "label", ""), chosen)
         yield from (text for text in texts if isinstance(text, str) and text)
-
-
-def looked_up(texts: list[str]) -> set[str]:
-    words = " ".join(texts)
-    return {term for term in TERMS if re.search(rf"\b{re.escape(term)}", words, re.IGNORECASE)}
-
-
-def test_few_words_have_to_be_looked_up_between_analyze_and_the_file(app: AppTest, service, backend: Backend) -> None:
-    wait_for_card(app.run())
-    path = list(seen(app.main))
-    run_id = finish(service, backend, RunSpec())
-    recommend(backend, run_id)
-    results = list(seen(open_page(app, RESULTS, run=run_id).main))
-    answer = next(place for place, text in enumerate(results) if "Measured: this very file" in text)
-    path += results[: answer + 1]  # the button to the file stands before it
-    headlines = [text for text in path if text.startswith("## ")]
-    assert any("× the time" in text for text in headlines)
-    assert not looked_up(headlines)
-    assert not looked_up(path)
 
 
 @pytest.mark.parametrize(
@@ -105,23 +78,6 @@ def test_a_reader_of_newspapers_looks_nothing_up(app: AppTest, service: Service,
     assert {read[max(0, each.start() - 60) : each.end() + 30] for each in LOOKED_UP.finditer(read)} == set()
 
 
-def test_each_of_them_is_explained(app: AppTest, finished_run, backend: Backend) -> None:
-    recommend(backend, finished_run)
-    open_layers(app, finished_run, **{"show-details": "yes"})
-    helps = [str(getattr(element.proto, "help", "")) for kind in ("caption", "selectbox", "markdown", "button_group")
-             for element in app.get(kind)]  # fmt: skip
-    explained = " ".join(helps).lower()
-    for words in (
-        "interval says where the true change lies",
-        "first guess is right",
-        "set to zero",
-        "numbers of 32 bits",
-        "computed in 32-bit numbers (fp32) · random choices of seed 0",
-        "the same seed",
-    ):
-        assert words in explained
-
-
 def test_the_switch_expert_is_off_at_first_and_kept_for_the_person(
     app: AppTest, another_app: Callable[[], AppTest]
 ) -> None:
@@ -132,14 +88,6 @@ def test_the_switch_expert_is_off_at_first_and_kept_for_the_person(
     assert later.toggle(key="account.expert").value is True
     later.toggle(key="account.expert").set_value(False).run()
     assert another_app().run().toggle(key="account.expert").value is False
-
-
-def test_the_menu_has_five_entries(app: AppTest) -> None:
-    app.run()
-    (menu,) = (block for block in blocks(app.sidebar) if "sidebar_menu" in str(getattr(block.proto, "id", "")))
-    assert [link.proto.label for link in menu.children.values()] == [
-        *("Analyze", "Results", "Schedule", "Runs", "Check a file")
-    ]
 
 
 def blocks(node: Node) -> Iterator[Block]:

@@ -1,7 +1,5 @@
 """The plan of a distributed run and its predicted time: bounds, monotony, one worker."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -79,8 +77,3 @@ def test_one_worker_without_overhead_takes_what_one_machine_takes() -> None:
     plan = Plan(costs=costs, workers=1, blocks=((0, 3),), span_images=100)
     assert plan.seconds == pytest.approx(costs.local_seconds) == 20 + 100 * 0.5 * (1 + 0.9 + 2 * 1.7)
     assert plan.speed_up == pytest.approx(1)
-
-
-def test_layers_out_of_order_are_refused() -> None:
-    with pytest.raises(ValueError, match="order of the forward pass"):
-        RunCosts(shares=(0.2, 0.5), num_levels=1, num_images=1, seconds_per_image=1.0)

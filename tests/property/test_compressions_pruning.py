@@ -1,7 +1,5 @@
 """What holds for structural pruning of any small network, at any level and by any criterion."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Laws of rounding to few bits."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Laws of sparsity that hold for every layer, granularity, criterion and level."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import torch
@@ -88,11 +86,7 @@ def test_the_number_of_zeroed_units_is_the_exact_floor(percent, num_units):
 def test_splitting_and_merging_is_the_identity(module):
     layout = WeightLayout(groups=module.groups, transposed=module.transposed)
     split = layout.split(module.weight.detach())
-    assert split.shape[:3] == (
-        module.groups,
-        module.out_channels // module.groups,
-        module.in_channels // module.groups,
-    )
+    assert split.shape[:3] == (module.groups, module.out_channels // module.groups, module.in_channels // module.groups)
     merged = layout.merge(split, module.weight)
     assert torch.equal(merged, module.weight)
     assert merged.stride() == module.weight.stride()

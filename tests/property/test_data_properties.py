@@ -36,13 +36,6 @@ def test_a_proposal_does_not_depend_on_the_order_of_folders(folders, num_classes
     assert class_orders(folders, (), num_classes) == class_orders(folders[::-1], (), num_classes)
 
 
-@given(class_names=st.lists(st.text(string.ascii_lowercase, min_size=1), min_size=1, max_size=8, unique=True))
-@settings(max_examples=examples(50), deadline=None)
-def test_the_models_own_names_are_matched_to_themselves(class_names):
-    proposal, *_ = class_orders(class_names, class_names, len(class_names))
-    assert dict(proposal.pairs) == {name: index for index, name in enumerate(class_names)}
-
-
 @given(count=st.integers(1, 200), seed=st.integers(0, 2**31), part=st.floats(0, 1))
 @settings(max_examples=examples(50), deadline=None)
 def test_a_draw_is_a_permutation_whose_beginning_does_not_depend_on_the_number_wanted(count, seed, part):

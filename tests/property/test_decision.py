@@ -3,8 +3,6 @@
 Everything that is checked is defined here once more, from the figures of the files.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """All readers of foreign text: one sentence for any value, finite numbers, and processor time linear in bytes."""
 
-from __future__ import annotations
-
 import gc
 import math
 import time

@@ -3,8 +3,6 @@
 ``SENSEAPP_FUZZ_FILES=1000`` makes it a soak.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

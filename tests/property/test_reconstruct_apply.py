@@ -1,7 +1,5 @@
 """What holds for every schedule: applying it is exact, and touches nothing but the copy."""
 
-from __future__ import annotations
-
 import math
 
 import torch

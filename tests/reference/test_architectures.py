@@ -3,8 +3,6 @@
 Each architecture is built and watched once for all of these.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,10 +39,7 @@ NORM_OVER_CHANNELS = ("efficientnet_gn", "convnext_atto")
 NOTHING_TO_PRUNE = ("eva02_tiny",)
 """The weight of qkv is read outside of its layer, and heads are joined to the width of the input; a gated MLP is all
 else. Without channels of the residual stream the network does not run."""
-COUPLED = (
-    *("resnet18", "densenet121", "mobilenetv3_small_050", "vit_tiny", "mixer"),
-    *NORM_OVER_CHANNELS[1:],
-)
+COUPLED = (*("resnet18", "densenet121", "mobilenetv3_small_050", "vit_tiny", "mixer"), *NORM_OVER_CHANNELS[1:])
 """One for each way in which channels are mostly coupled: sums, concatenations, depthwise, heads, tokens, norms."""
 QUICK = sorted(QUICK_ARCHITECTURES, key=lambda name: name in NORM_OVER_CHANNELS)
 ALL = sorted(ARCHITECTURES, key=lambda name: QUICK.index(name) if name in QUICK else len(QUICK))

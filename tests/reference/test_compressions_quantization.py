@@ -1,7 +1,5 @@
 """Quantization against torch.ao, torch's fake-quantize operators and numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.stats

@@ -1,7 +1,5 @@
 """Sparsity against plain numpy loops written from the definitions."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 
@@ -9,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import unfold
 
 from senseapp.compressions import SparsityConfig
 from tests.compressors import compressed_weight, compressor_of
@@ -129,20 +126,6 @@ def test_wanda_zeroes_the_least_scores_of_each_output(kind):
         assert abs(lost - len(own) / 2) < 1
         assert all(zeros[index] for index in sorted(own, key=scores.__getitem__)[:lost])
     assert zeros.sum() == zeros.size // 2
-
-
-def test_wanda_sums_over_a_kernel_equal_scores_of_a_one_by_one_convolution_on_patches():
-    torch.manual_seed(3)
-    conv = nn.Sequential(nn.Conv2d(4, 5, 2, stride=2, bias=False)).eval()
-    images = torch.randn(2, 4, 6, 6)  # every pixel is in exactly one patch
-    patches = unfold(images, 2, stride=2).transpose(1, 2).flatten(0, 1)  # (2 · 9, 16)
-    per_channel = patches.double().square().sum(0).view(4, 4).sum(1).sqrt()
-    kernel_scores = conv[0].weight.detach().double().abs().sum((2, 3)) * per_channel
-    config = SparsityConfig(granularity="kernel", criterion="wanda")
-    compressor = compressor_of(conv, config, calibration=[images])
-    zeros = (compressed_weight(compressor, conv[0].weight, 0.5) == 0).all(-1).all(-1)
-    expected = torch.zeros(5, 4, dtype=torch.bool).scatter_(1, kernel_scores.argsort(dim=1)[:, :2], True)
-    assert torch.equal(zeros, expected)
 
 
 def test_wanda_inside_a_network_sees_the_layers_own_input():

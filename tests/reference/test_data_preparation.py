@@ -1,8 +1,5 @@
 """Prepared images equal timm's own transform, applied to the files directly, bit for bit."""
 
-import io
-
-import numpy as np
 import pytest
 import timm
 import torch
@@ -71,11 +68,3 @@ def test_equals_torchvisions_transform(folder):
     model = load_model(ModelSpec(library="torchvision", name="shufflenet_v2_x0_5"))
     transform = get_model_weights("shufflenet_v2_x0_5").DEFAULT.transforms()
     torch.testing.assert_close(loaded(folder, model.preprocessing), expected(folder, transform))
-
-
-def test_sixteen_bits_equal_division_by_256(tmp_path):
-    values = np.random.default_rng(0).integers(0, 65_536, (8, 8), dtype=np.uint16)
-    write_folder(tmp_path, {"1.png": encoded(Image.fromarray(values))})
-    assert Image.open(io.BytesIO((tmp_path / "1.png").read_bytes())).mode.startswith("I")
-    found = loaded(tmp_path, Preprocessing(input_shape=(1, 8, 8), mean=(0.0,), std=(1.0,)))
-    np.testing.assert_allclose(found[0, 0].numpy(), values // 256 / 255, rtol=1e-6)

@@ -1,7 +1,5 @@
 """Each file that a run delivers, opened without senseapp: its answers, counted one by one, are those of its figures."""
 
-from __future__ import annotations
-
 import json
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -56,7 +54,7 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module", params=LEVELS)
-def run(request, few_digits, home) -> Run:
+def run(request, few_digits, quick_times, home) -> Run:
     """Analyse the last layers and recommend; the file of the original weights comes first."""
     out = home / request.param
     options = ["--compression", request.param, "--levels", LEVELS[request.param], "--samples", str(SEEN)]

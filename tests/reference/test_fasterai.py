@@ -14,8 +14,6 @@ the same ``eval_fn`` gives the same numbers. We differ on purpose where the refe
   both names. We list them in execution order, and such a weight once.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -29,7 +27,6 @@ from torch import nn
 
 from scripts.peer_environment import ensure
 from senseapp import analyze_sensitivity, notebook
-from senseapp.core.errors import InvalidSpec
 from senseapp.records.resolution import spearman
 from tests.peers import fasterai_notebook
 
@@ -148,8 +145,3 @@ def test_every_cell_of_the_notebook_runs_and_gives_its_numbers(theirs: dict[str,
     tolerances = {"targets": 1.0, "filters": 0.25 * most}  # percent; one of 16 filters more or less
     for cell, deltas in ours.items():
         assert deltas == pytest.approx(reference[cell], abs=tolerances.get(cell, 0.05 * most)), cell
-
-
-def test_one_bit_is_refused_where_fasterai_takes_eight(case: dict[str, object]) -> None:
-    with pytest.raises(InvalidSpec, match="bits"):
-        analyze_sensitivity(case["network"], case["images"][:1], lambda network: 0.0, "quantization", 1, verbose=False)

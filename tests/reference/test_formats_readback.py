@@ -4,8 +4,6 @@ The lines that apply it run there as they are printed. The libraries pin what cl
 environments of their own (``scripts/peer_environment.py``).
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from functools import cache
@@ -17,7 +15,6 @@ from scripts.peer_environment import PeerFailed, ensure
 from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest, build_compressor
 from senseapp.formats.model_explorer import exported_graph, overlay_of, schedule_values
-from senseapp.formats.plain import read_schedule
 from senseapp.formats.registry import FORMATS
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for
@@ -178,12 +175,3 @@ def test_model_explorer_knows_every_node_that_is_coloured(network, layers, their
     found = theirs(network, "sparsity", "model-explorer")
     assert set(found.values()) == {1}
     assert len(found) >= layers
-
-
-@pytest.mark.peer
-@pytest.mark.parametrize("target", ["json", "yaml", "csv"])
-def test_our_own_files_hold_every_layer(target):
-    schedule = a_schedule("lite0", "quantization")
-    read = read_schedule(FORMATS[target].write(schedule, profile("lite0")), profile("lite0"))
-    assert read.entries == schedule.entries
-    assert len(read.entries) == 50

@@ -1,7 +1,5 @@
 """The quick scan's ranking against the measured one, on the demo; four more networks in ``benchmarks/quick_scan``."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

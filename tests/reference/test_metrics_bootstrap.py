@@ -1,7 +1,5 @@
 """The bootstrap over images, against scipy's and against exact binomial coverage."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +13,6 @@ from scipy.stats import binom, bootstrap, t
 from senseapp.metrics.bounds import upper_bound_of_share
 from senseapp.metrics.detection import AGREEMENT_50, OBJECTS
 from senseapp.metrics.detection.matching import Objects
-from senseapp.metrics.intervals import image_counts
 from senseapp.metrics.records import Record, RecordMetric
 from tests.reference.test_metrics_detection_coverage import packed_moments
 
@@ -48,25 +45,10 @@ def test_the_interval_is_that_of_scipy_with_wider_tails(number: int, confidence:
     losses = np.random.default_rng(number).beta(0.3, 6, number)  # few images lose much
     reach = t.ppf((1 + confidence) / 2, number - 1) * math.sqrt(number / (number - 1))
     wanted = bootstrap(
-        (losses,),
-        np.mean,
-        confidence_level=1 - 2 * ndtr(-reach),
-        n_resamples=20_000,
-        rng=np.random.default_rng(1),
+        (losses,), np.mean, confidence_level=1 - 2 * ndtr(-reach), n_resamples=20_000, rng=np.random.default_rng(1)
     ).confidence_interval
     width = wanted.high - wanted.low
     assert SHARE.interval(share_moments(losses), confidence) == pytest.approx(tuple(wanted), abs=0.1 * width)
-
-
-def test_draws_take_the_images_and_one_more() -> None:
-    counts, worst = image_counts(1_000)
-    assert counts[0].tolist() == [1.0] * 1_000
-    groups, drawn = counts[1 : -len(worst)], counts[-len(worst) :]
-    assert set(1_000 - groups.sum(axis=1)) == {5}
-    assert ((groups == 0).sum(axis=0) == 1).all()
-    assert drawn.sum(axis=1) + 1_001 * worst == pytest.approx(1_001)
-    assert drawn.mean() == pytest.approx(1, abs=0.01)
-    assert worst.mean() == pytest.approx(1 / 1_001, rel=0.2)
 
 
 def test_where_nothing_changed_whole_images_may_have_been_missed() -> None:
@@ -75,10 +57,6 @@ def test_where_nothing_changed_whole_images_may_have_been_missed() -> None:
     assert SHARE.interval(moments, 0.95) == (-high, high)
     assert replace(SHARE, needs_labels=False).interval(moments, 0.95) == (0.0, high)
     assert replace(SHARE, value_unit="").interval(moments, 0.95) == (0.0, 0.0)
-
-
-def test_one_image_says_nothing() -> None:
-    assert SHARE.interval(share_moments(np.array([0.1])), 0.95) == (-1.0, 1.0)
 
 
 def test_the_bound_of_a_share_of_images_is_nearly_the_exact_one() -> None:

@@ -15,11 +15,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from senseapp.metrics import METRICS, change_of
-from senseapp.metrics.intervals import (
-    discordant_interval,
-    mean_interval,
-    proportion_interval,
-)
+from senseapp.metrics.intervals import discordant_interval, mean_interval, proportion_interval
 
 DRAWS = 600
 

@@ -1,7 +1,5 @@
 """Average precision against pycocotools, which is an independent implementation, and against plain loops."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from typing import Any
@@ -13,8 +11,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from senseapp.metrics.detection import MAP, MAP_50, METRICS_BY_SIZE, OBJECTS, annotated, object_counts
-from senseapp.metrics.detection.matching import Objects, best_threshold, match_image, packed, unpacked
-from senseapp.metrics.detection.rows import LEAST_SCORE, SURE_SCORE
+from senseapp.metrics.detection.matching import Objects, best_threshold, match_image, packed
+from senseapp.metrics.detection.rows import LEAST_SCORE
 from senseapp.metrics.predictions import Columns
 from senseapp.tasks.detection import DETECTION
 from tests.cases import first_of
@@ -118,12 +116,6 @@ def test_no_other_threshold_has_a_better_f1(seed: int) -> None:
     assert not np.isclose(scores, chosen).any()
 
 
-def test_a_threshold_needs_an_object_that_is_found() -> None:
-    nothing = Objects.of(np.zeros((0, 4)), np.zeros(0))
-    assert best_threshold([]) == SURE_SCORE
-    assert best_threshold([(np.array([[0.9, 1, 0, 0, 9, 9]]), nothing), (np.zeros((0, 6)), nothing)]) == SURE_SCORE
-
-
 def test_objects_count_from_the_threshold_of_each_network() -> None:
     """All scores of a copy are a third: it keeps every object only by a threshold of its own."""
     detections, _ = set_of_images(2)
@@ -164,19 +156,6 @@ def test_an_image_that_counts_twice_is_an_image_that_is_there_twice() -> None:
     drawn = [[record for record, count in zip(records, row, strict=True) for _ in range(count)] for row in counts]
     found = MAP.values_of(records, counts.astype(float))
     assert found == pytest.approx([MAP.value_of(each) for each in drawn], abs=2e-3)
-
-
-def test_records_come_back() -> None:
-    detections, targets = set_of_images(3)
-    for found, each in zip(detections, targets, strict=True):
-        records = match_image(found, Objects.of(each["boxes"], each["labels"], each["crowd"]))
-        again = list(unpacked(packed(records)))
-        assert [record.label for record in again] == [record.label for record in records]
-        for one, other in zip(records, again, strict=True):
-            assert one.num_objects == other.num_objects
-            np.testing.assert_array_equal(one.right, other.right)
-            np.testing.assert_array_equal(one.ignored, other.ignored)
-            np.testing.assert_array_equal(one.scores, other.scores)
 
 
 def columns(detections: list[np.ndarray]) -> Columns:

@@ -1,7 +1,5 @@
 """Coverage of the intervals of average precision and F1 by simulation: samples from a large population of images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

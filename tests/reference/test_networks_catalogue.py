@@ -1,7 +1,5 @@
 """The index that ships with the project, held against the installed libraries."""
 
-from __future__ import annotations
-
 import json
 import random
 

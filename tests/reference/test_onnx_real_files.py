@@ -3,8 +3,6 @@
 The files are in packages of the index (``tests/peers/onnx-files.txt``); none is kept here.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import warnings

@@ -1,7 +1,5 @@
 """Repair against moments computed by hand, and against nothing at all where nothing was done."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -15,7 +13,7 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import apply_schedule, configs_for
 from senseapp.reconstruct.repair import Matching, Reference, matching_of
-from senseapp.reconstruct.repair_sites import batch_norms, correctable_layers, moments_of, pooled
+from senseapp.reconstruct.repair_sites import batch_norms, correctable_layers
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from tests.architectures import each_of
 
@@ -199,14 +197,6 @@ def test_a_norm_that_is_called_twice_matches_both_calls_together():
     torch.testing.assert_close(found.std(0), wanted.std(0), atol=0.02, rtol=0.02)
 
 
-def test_moments_of_parts_are_those_of_the_whole():
-    whole = channels(IMAGES)
-    found = pooled([moments_of(part, 1) for part in IMAGES.split([5, 12, 7])])
-    assert found.count == len(whole)
-    torch.testing.assert_close(found.mean, whole.mean(0), atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(found.variance, whole.var(0, unbiased=False), atol=1e-6, rtol=1e-6)
-
-
 def test_everything_comes_back_when_activations_are_not_finite():
     dense = with_batch_norm()
     model = copy.deepcopy(dense)
@@ -259,10 +249,7 @@ def test_layers_without_a_bias_or_with_a_shared_one_are_left_out():
     assert correctable_layers(dense) == {}
 
 
-@pytest.mark.parametrize(
-    ("granularity", "num_grids"),
-    [("channel", 16), ("tensor", 1)],
-)
+@pytest.mark.parametrize(("granularity", "num_grids"), [("channel", 16), ("tensor", 1)])
 def test_quantized_weights_stay_on_their_grid(granularity, num_grids):
     dense, config = without_batch_norm(), QuantizationConfig(granularity=granularity)
     entry = ScheduleEntry(layer="3", members=("3",), compression="quantization", level=3)
@@ -302,15 +289,6 @@ def pruned_entry(layer: str, level: float) -> ScheduleEntry:
 
 
 @pytest.mark.parametrize("make", [with_batch_norm, without_batch_norm])
-def test_pruning_no_channel_and_repairing_changes_no_bit(make):
-    dense = make()
-    applied = applied_to(dense, IMAGES, (pruned_entry("0", 0.01),))
-    before = state_of(applied.model)
-    repair(applied, dense, BATCHES, config=PruningConfig())
-    assert same(applied.model, before)
-
-
-@pytest.mark.parametrize("make", [with_batch_norm, without_batch_norm])
 def test_pruning_channels_that_do_nothing_and_repairing_changes_nothing(make):
     dense = make().requires_grad_(False)
     dead = [0, 3]  # not the last ones, so that the others move
@@ -335,9 +313,3 @@ def test_what_reads_pruned_channels_keeps_its_mean_and_spread(make, stop):
     wanted, found = channels(dense[:stop](IMAGES)), channels(applied.model[:stop](IMAGES))
     torch.testing.assert_close(found.mean(0), wanted.mean(0), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(found.std(0), wanted.std(0), atol=1e-5, rtol=1e-3)
-
-
-def test_norms_of_unknown_channels_are_left_as_they_were():
-    dense, other = with_batch_norm(), with_statistics(nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)))
-    matching = Matching(other, Reference(dense, [IMAGES]))
-    assert (matching.norms, matching.skipped) == ((), ("1", "4"))

@@ -1,7 +1,5 @@
 """Runs in a process of their own: the same numbers as in this one, and a server that outlives them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -13,14 +11,11 @@ import pytest
 
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
-from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.process.pool import JobProcesses
-from senseapp.server.run_tasks import DropLimit, HistogramTask, StrongestSearch, Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
-from senseapp.solve.methods import make_schedule
 from tests.fake_session import fake_calibration
 
 pytestmark = pytest.mark.slow
@@ -72,26 +67,6 @@ def test_the_numbers_are_those_of_a_run_in_this_process(backend: Backend, finish
     assert len(there.measurements) == 2 * len(there.profile.layers)
     assert numbers(there) == numbers(Service(here).result(run_id))
     here.close()
-
-
-@pytest.mark.wide
-def test_work_on_a_run_is_done_there_too(backend: Backend, finished: str) -> None:
-    service = Service(backend)
-    result = service.result(finished)
-    assert result is not None
-    schedule = make_schedule(result, budget=ResourceBudget(kind="params", target=0.5))
-    histogram = HistogramSpec(layer=result.profile.layers[0].name, num_images=8)
-    drop = DropLimit(kind="params", allowed_drop=0.05, metric="top1", repair=False, limits=Limits(max_level=0.8))
-    pids = processes_of(backend).pids()
-    service.work.start(Verification(run_id=finished, schedule=schedule))
-    service.work.start(HistogramTask(run_id=finished, spec=histogram))
-    service.work.start(StrongestSearch(run_id=finished, drop=drop))
-    while backend.runner.run_next():
-        pass
-    assert service.work.outcome(Verification(run_id=finished, schedule=schedule)) is not None
-    assert service.work.outcome(HistogramTask(run_id=finished, spec=histogram)) is not None
-    assert service.work.outcome(StrongestSearch(run_id=finished, drop=drop)) is not None
-    assert processes_of(backend).pids() == pids
 
 
 @pytest.mark.wide

@@ -1,7 +1,5 @@
 """With the real engine: a run that lost its last measurements and was resumed equals the one that never stopped."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """With the real engine: what is taken from an earlier run is bit for bit what would have been measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What unit tests share."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.few_digits import few_digits as few_digits

@@ -1,7 +1,5 @@
 """The parts of a shared run that need no cluster: order of results, images on their way, addresses, errors."""
 
-from __future__ import annotations
-
 import random
 import socket
 import sys

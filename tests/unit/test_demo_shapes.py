@@ -1,16 +1,12 @@
 """The third demo: pictures of shapes made by code, and the detector that finds them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
-from senseapp.cli.main import main
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data.demo_pictures import covered, load_shapes, photograph_crop, shapes
 from senseapp.data.load import load_images
-from senseapp.data.per_image import bytes_of
 from senseapp.metrics.detection.matching import detections_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.load import load_model
@@ -97,16 +93,3 @@ def overlap(one: np.ndarray, other: np.ndarray) -> float:
     shared = float(np.prod(sides.clip(0)))
     areas = [float(np.prod(each[2:] - each[:2])) for each in (one, other)]
     return shared / (sum(areas) - shared)
-
-
-def test_a_single_number_out_of_a_table_has_bytes() -> None:
-    column = torch.arange(5).reshape(1, 5)[:, 2]
-    assert b"".join(bytes(part) for part in bytes_of(column)) == (2).to_bytes(8, "little")
-
-
-def test_the_command_line_knows_the_demo(tmp_path, capsys) -> None:
-    arguments = "analyze --model demo/shapes_detector --data shapes --samples 8 --compression quantization --levels 3"
-    assert main([*arguments.split(), "--mode", "quick", "--out", str(tmp_path / "run")]) == 0
-    said = capsys.readouterr().out
-    assert "Most fragile by estimate" in said
-    assert "harm" in said

@@ -1,7 +1,5 @@
 """Deployment of networks in which parts are dead, and what happens where an improvement of the file fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -30,21 +28,14 @@ from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding
 from senseapp.runtimes.onnxruntime.rounding.weights import rounded_products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.views.frames.files import deployed_rows
 from tests.cases import first_of
 from tests.small_evaluator import evaluator_of, schedule_of
 from tests.small_models import images_for
 
-pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_times")]  # an export takes a second each time
 
 INT8, FLOAT = DeploySettings(kind="int8"), DeploySettings(kind="float")
 BITS = QuantizationConfig()
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time calls once."""
-    monkeypatch.setattr("senseapp.prove.file_times._TURNS_OF_A_ROUND", 1)
 
 
 class Block(nn.Module):
@@ -220,18 +211,6 @@ def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch)
     found = measured(evaluator, applied, "kl", repair=True)
     assert found.delivered == "compressed"
     assert found.reason == "Delivered without repair. Left out, since it failed: repair; ValueError: it broke."
-
-
-@pytest.mark.wide
-def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.default_int8", broken)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.int8.chosen_rounding", broken)
-    found = deploy(evaluator_of(a_network(), BITS), INT8)
-    for name in ("ranges and weights fitted to the images", "onnxruntime's own quantizer"):
-        assert f"Left out, since it failed: {name}; ValueError: it broke." in found.record.notes
-    assert kl(found) < 0.02
-    assert set(found.record.figures) == {"file", "original", "int8"}
-    assert [row[0] for row in deployed_rows(found.record)] == ["This file", "The original"]
 
 
 def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkeypatch: pytest.MonkeyPatch) -> None:

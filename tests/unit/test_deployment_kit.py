@@ -1,7 +1,5 @@
 """What goes with an ONNX file: its metadata, and the script that prepares pictures as the app does."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

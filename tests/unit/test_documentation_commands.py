@@ -1,7 +1,5 @@
 """Every command of the documents and of --help: its options are known, and what needs only the demo runs, in order."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex
@@ -63,6 +61,7 @@ def missing_files(words: list[str]) -> list[str]:
     return [word for word in given if re.search(r"\.[a-z]\w*$", word) and not Path(word).exists()]
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_commands_that_need_only_the_demo_run(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,5 @@
 """Every package of docs/extending.md, installed as a user would, passes the test that stands beside it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

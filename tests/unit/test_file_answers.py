@@ -1,7 +1,5 @@
 """Answers of delivered files, image by image, and where two files differ, against a plain loop."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

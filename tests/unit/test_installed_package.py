@@ -1,7 +1,5 @@
 """The wheel, installed where nothing of the clone is in reach: the app, its pages, the demo, the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Pictures of a run by their names, for the two files that answer them differently."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

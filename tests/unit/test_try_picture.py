@@ -1,7 +1,5 @@
 """One picture of a person's own: what the original and delivered files answer to it."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

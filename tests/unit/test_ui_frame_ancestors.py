@@ -1,7 +1,5 @@
 """Who may show the app in a frame: nobody, unless the server was told of origins."""
 
-from __future__ import annotations
-
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware

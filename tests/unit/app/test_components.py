@@ -1,7 +1,5 @@
 """Components without a page: which layers are drawn, clicks on charts, rows in view, and what Expert hides."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from types import SimpleNamespace
@@ -11,11 +9,10 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common import expert, figure
 from senseapp.app.common.expert import notes_shown, reading_shown
-from senseapp.app.common.figure import place_of, rows_height
-from senseapp.app.common.notices import INLINE_SCRIPTS, percent_done
+from senseapp.app.common.figure import rows_height
+from senseapp.app.common.notices import INLINE_SCRIPTS
 from senseapp.app.results.layer_side import fitting_rows, most_fragile
 from senseapp.app.server.guards import content_security_policy
-from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.views.frames.results import measurement_frame
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
@@ -93,11 +90,6 @@ def test_everyday_words_leave_out_what_only_experts_read(monkeypatch: pytest.Mon
         assert notes_shown(notes) == ["Checked on 269 images."]
 
 
-@pytest.mark.parametrize(("layer", "place"), [("a", 0.125), ("d", 0.875), ("", None), ("e", None)])
-def test_a_row_stands_in_the_middle_of_its_part_of_the_chart(layer: str, place: float | None) -> None:
-    assert place_of(layer, ["a", "b", "c", "d"]) == place
-
-
 def test_a_frame_with_a_scroll_bar_says_how_many_rows_it_shows() -> None:
     assert rows_height(12, tallest=250) is None
     frame = rows_height(23, tallest=250)
@@ -119,12 +111,3 @@ def test_the_policy_lets_the_script_run_that_the_page_holds() -> None:
     assert script == INLINE_SCRIPTS["reveal"]
     found = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"'sha256-{found}'" in content_security_policy()
-
-
-@pytest.mark.parametrize(
-    ("share", "left", "shown"),
-    [(0.359, 60.0, "35 %"), (0.9899, 20.0, "98.9 %"), (0.5, 151.0, "50.0 %"), (0.5, None, "50 %")],
-)
-def test_percent_has_a_decimal_where_a_percent_takes_seconds_now(share, left, shown):
-    snapshot = JobSnapshot(run_id="1", state=RunState.RUNNING, share=share, remaining_seconds=left)
-    assert percent_done(snapshot) == shown

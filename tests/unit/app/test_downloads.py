@@ -1,7 +1,5 @@
 """Addresses of downloads: random, bound to a browser and a person, streamed from the disk, gone after a while."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

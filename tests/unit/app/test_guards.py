@@ -1,7 +1,5 @@
 """Foreign origins and ended logins are kept out."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

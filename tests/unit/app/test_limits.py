@@ -1,7 +1,5 @@
 """Limits of the web server: connections of pages, and texts, lists and tables of a message."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator
@@ -238,11 +236,6 @@ TABLE = next(path for path in TEXTS if path[-1].name == "string_value")
 def test_tables_are_limited_by_their_parts(table: str, excess: str) -> None:
     found = excess_of(said(TABLE, table))
     assert found.startswith(excess) if excess else not found
-
-
-def test_what_is_no_message_is_left_to_streamlit() -> None:
-    assert excess_of(b"\xff\xff") == ""
-    assert excess_of(b"") == ""
 
 
 def test_the_connection_of_whoever_exceeds_a_limit_is_closed_and_hears_no_more() -> None:

@@ -1,7 +1,5 @@
 """The Schedule page's frames, sentences and table edits, without a page."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

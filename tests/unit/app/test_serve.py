@@ -1,7 +1,5 @@
 """What the server does while it runs beside serving pages, its options, and who may read Streamlit's metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 
@@ -51,13 +49,6 @@ def test_the_engine_is_loaded_before_anybody_comes(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(serve.backend, "warm_up_ahead", load)
     live_for(60, until=lambda: bool(asked))
     assert asked == ["engine"]
-
-
-def test_a_server_that_ends_at_once_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-    monkeypatch.setattr(serve.backend, "warm_up_ahead", lambda: loaded.append("engine"))
-    live_for(0)
-    assert loaded == []
 
 
 def test_pages_are_told_where_their_server_is_and_nothing_else_is_touched() -> None:

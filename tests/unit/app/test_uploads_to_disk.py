@@ -1,7 +1,5 @@
 """Uploads through Streamlit's own route, with our middleware around it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """``analyze`` for many models."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import re
@@ -22,9 +20,7 @@ def arguments(out: Path, *models: str, listed: str | None = None, checkpoint: st
     if listed is not None:
         (out / "models.txt").write_text(listed)
     return argparse.Namespace(
-        model=[*models, *([] if listed is None else [f"@{out / 'models.txt'}"])] or None,
-        checkpoint=checkpoint,
-        out=out,
+        model=[*models, *([] if listed is None else [f"@{out / 'models.txt'}"])] or None, checkpoint=checkpoint, out=out
     )
 
 

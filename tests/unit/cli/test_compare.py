@@ -1,10 +1,6 @@
 """``compare`` and ``report`` on folders of analyze."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -113,15 +109,3 @@ def test_a_bad_schedule_is_refused_before_anything_is_written(zeros, tmp_path, c
     assert main(["report", str(zeros), "--schedule", str(tmp_path / "none.json"), "-o", str(out)]) == 2
     assert "cannot be read" in capsys.readouterr().err
     assert not out.exists()
-
-
-@pytest.mark.wide
-@pytest.mark.slow
-def test_neither_command_loads_streamlit_or_torch(zeros, tmp_path):
-    program = (
-        "import sys; from senseapp.cli.main import main; "
-        f"main(['compare', {str(zeros)!r}]); main(['report', {str(zeros)!r}, '-o', {str(tmp_path / 'r.html')!r}]); "
-        "print([name for name in ('torch', 'streamlit') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,7 +1,5 @@
 """``deploy`` on the demo, from ``analyze`` to a file that onnxruntime runs."""
 
-from __future__ import annotations
-
 import json
 
 import onnxruntime
@@ -15,7 +13,7 @@ from senseapp.runtimes.call_times import saturates
 from tests.few_digits import NUM_DIGITS
 from tests.few_digits import few_digits as few_digits
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_times")]
 
 SEEN = 64  # digits that the curves are measured on; the others judge
 
@@ -32,6 +30,7 @@ def deploy(folder, *options, out="quick.onnx"):
     return main(["deploy", "--run", str(folder / "run"), *options, "--out", str(folder / out)])
 
 
+@pytest.mark.wide  # tests/reference/test_delivered_files.py counts the answers of such files, too
 def test_the_file_does_what_the_line_says_and_keeps_a_promise_that_held_out_images_bear_out(folder, capsys):
     assert deploy(folder, "--format", "kit", "--promise", "agreement=5") == 0
     printed = capsys.readouterr().out

@@ -1,7 +1,5 @@
 """ONNX files on the command line: a run like that of the network they were exported from, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command line with somebody's own weights and pictures, through the real engine."""
 
-from __future__ import annotations
-
 import pytest
 import timm
 import torch
@@ -13,7 +11,7 @@ from tests.pictures import class_files, png, write_folder, write_zip
 
 pytestmark = pytest.mark.slow
 
-OWN = ("--preprocessing", "own")  # one test has the images choose it, which takes seconds
+OWN = ("--preprocessing", "own")  # to have the images choose it takes seconds
 SETTINGS = ("--compression", "sparsity", "--levels", "50", "--layers", "fc,conv1*")
 
 
@@ -39,7 +37,7 @@ def result_in(out):
 
 def test_an_unknown_checkpoint_and_a_zip_of_class_folders(weights, tmp_path, capsys):
     data = write_zip(tmp_path / "photos.zip", {**class_files(each=2), "1/broken.png": b"no picture"})
-    assert analyze(weights, data, tmp_path / "out", "--network", "ema") == 0
+    assert analyze(weights, data, tmp_path / "out", "--network", "ema", *OWN) == 0
     result = result_in(tmp_path / "out")
     assert result.has_labels
     assert result.num_samples == 6

@@ -1,7 +1,5 @@
 """Arguments about runs: a folder or an id of the app, points of loss, and settings that the goal chooses."""
 
-from __future__ import annotations
-
 import argparse
 import math
 

@@ -1,7 +1,5 @@
 """``apply`` and ``deploy`` on an uploaded ONNX file, from ``analyze`` to that file, edited."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``values`` on the command line: an embedding from analyze to a checked int8 file, and maps that may be two tasks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -26,9 +24,11 @@ def outputs(file: Path, pictures: Path) -> np.ndarray:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_times")
 def test_an_embedding_is_ranked_scheduled_deployed_and_checked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SENSEAPP_JOB_PROCESSES", "0")
     network, pictures = write_network(tmp_path / "face.onnx", "face embedding"), write_pictures(tmp_path / "set", COUNT)
     data = ("--data", str(pictures), *PREPARED)
     model = ("--model", "onnx", "--checkpoint", str(network), "--task", "values")

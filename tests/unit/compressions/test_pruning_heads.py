@@ -1,7 +1,5 @@
 """Attention heads leave whole, and what stays computes what it did before."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """ShuffleNet, on which torch-pruning divides by zero: what lies between two shuffles can go, the rest says why not."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,20 +1,14 @@
 """What a network does not run without is not prunable, with the reason; everything else stays so."""
 
-from __future__ import annotations
-
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
-from senseapp.compressions import PruningConfig
 from senseapp.compressions.pruning import search
 from senseapp.compressions.pruning.graph import ChannelGraph
-from senseapp.compressions.pruning.pruning import PruningCompressor
 from senseapp.core.errors import MeasurementFailed
-from tests.pruning_models import Residual, footprint, images, pruning_of, request_of
+from tests.pruning_models import Residual, footprint, images, pruning_of
 
 WIDTH = 8
 
@@ -46,24 +40,9 @@ class _FrozenNorm(_Middle):
         return normed
 
 
-class _Buffer(_Middle):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("scale", torch.ones(1, WIDTH, 1, 1))
-
-    def between(self, x: Tensor) -> Tensor:
-        return x * self.scale
-
-
 class _WrittenWidth(_Middle):
     def between(self, x: Tensor) -> Tensor:
         return x.reshape(len(x), WIDTH, *x.shape[2:]) + 1
-
-
-class _Asserted(_Middle):
-    def between(self, x: Tensor) -> Tensor:
-        assert x.shape[1] == WIDTH, "eight channels are wanted"
-        return x
 
 
 class _Table(_Middle):
@@ -77,7 +56,7 @@ class _Table(_Middle):
         return x + self.shift[0]
 
 
-@pytest.mark.parametrize("make", [_FrozenNorm, _Buffer, _WrittenWidth, _Asserted, _Table])
+@pytest.mark.parametrize("make", [_FrozenNorm, _WrittenWidth, _Table])
 def test_a_structure_that_needs_all_channels_is_not_prunable_and_the_rest_is(make: type[_Middle]) -> None:
     model = make().eval()
     before = footprint(model)
@@ -85,35 +64,6 @@ def test_a_structure_that_needs_all_channels_is_not_prunable_and_the_rest_is(mak
     assert [target.layer for target in compressor.targets] == ["second"]
     assert compressor.not_applicable["first"].startswith("The network does not run without some of its channels: ")
     assert footprint(model) == before
-
-
-class _AllFrozen(nn.Sequential):
-    def __init__(self) -> None:
-        layers = [(nn.Conv2d(WIDTH if place else 3, WIDTH, 1), FrozenBatchNorm2d(WIDTH)) for place in range(6)]
-        super().__init__(*(module for pair in layers for module in pair), nn.Flatten(), nn.Linear(WIDTH * 16, 5))
-
-
-def test_where_nothing_can_go_at_most_two_passes_are_made_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, passes = _AllFrozen().eval(), 0
-    searched = search.unshrinkable
-    forward = model[0].forward
-
-    def counted(x: Tensor) -> Tensor:
-        nonlocal passes
-        passes += 1
-        return forward(x)
-
-    def watched(graph: ChannelGraph, *rest: object) -> dict[int, str]:
-        graph.model[0].forward = counted  # type: ignore[union-attr, index]
-        try:
-            return searched(graph, *rest)  # type: ignore[arg-type]
-        finally:
-            del graph.model[0].forward  # type: ignore[union-attr, index]
-
-    monkeypatch.setattr(search, "unshrinkable", watched)
-    compressor = pruning_of(model, images())
-    assert not compressor.targets
-    assert 6 < passes <= 12
 
 
 @pytest.mark.parametrize("place", ["head_groups", "channel_groups", "miswired", "unshrinkable", "_fixed_layers"])
@@ -147,14 +97,6 @@ def test_to_follow_channels_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
     compressor = pruning_of(Residual().eval(), images())
     reasons = [why for why in compressor.not_applicable.values() if "out of proportion" in why]
     assert reasons
-
-
-def test_progress_is_told_while_groups_are_found() -> None:
-    told: list[str] = []
-    PruningCompressor(PruningConfig(), replace(request_of(Residual().eval(), images()), progress=told.append))
-    assert told[0] == "Finding which channels are coupled"
-    assert "Finding which channels are coupled: layer 1 of 5" in told
-    assert told[-1] == "Checking which channels can be removed"
 
 
 class _Joined(nn.Module):

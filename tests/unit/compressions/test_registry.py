@@ -1,7 +1,5 @@
 """Scales of levels, options of settings, and files of settings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from typing import get_args, get_type_hints
@@ -107,8 +105,7 @@ def test_files_of_the_first_version_are_read_and_their_settings_written_alike(st
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [('"PruningConfig"', '"FoldingConfig"'), ('"lamp"', '"taste"'), ('"criterion"', '"taste"')],
+    ("old", "new"), [('"PruningConfig"', '"FoldingConfig"'), ('"lamp"', '"taste"'), ('"criterion"', '"taste"')]
 )
 def test_settings_that_are_not_known_are_refused(old, new):
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(criterion="lamp")))

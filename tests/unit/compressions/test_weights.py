@@ -1,7 +1,5 @@
 """Finding weights, and the promise that they come back untouched."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -11,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
-from senseapp.compressions.base import find_weights, ordinary_tensors, swapped
+from senseapp.compressions.base import find_weights
 from tests.compressors import compressor_of, profiles_of
 
 CONFIGS = (
@@ -74,20 +72,6 @@ def test_swapping_inside_inference_mode_leaves_a_trainable_parameter():
     assert model[0].weight.grad is not None
 
 
-def test_ordinary_tensors_can_be_saved_for_backward_later():
-    with torch.inference_mode(), ordinary_tensors():
-        made = torch.ones(2) * 2
-    assert not made.is_inference()
-    assert not made.requires_grad
-
-
-def test_swapped_refuses_what_a_parameter_cannot_hold_and_changes_nothing():
-    parameter = nn.Parameter(torch.ones(2))
-    with pytest.raises((RuntimeError, TypeError)), swapped(parameter, None):  # type: ignore[arg-type]
-        pass
-    assert torch.equal(parameter, torch.ones(2))
-
-
 def test_two_layers_compressed_at_once_both_come_back():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))
@@ -97,12 +81,6 @@ def test_two_layers_compressed_at_once_both_come_back():
     with compressor.compress(first, 0.5), compressor.compress(second, 0.25):
         assert [int((layer.weight == 0).sum()) for layer in model] == [15, 5]
     assert all(torch.equal(layer.weight, value) for layer, value in zip(model, values, strict=True))
-
-
-def test_a_target_names_the_layer_and_the_module_that_owns_its_weight():
-    model = nn.ModuleDict({"head": nn.Linear(4, 3)})
-    (target,) = compressor_of(model, SparsityConfig()).targets
-    assert (target.layer, target.members, target.modules, target.group) == ("head", ("head",), ("head",), "")
 
 
 def test_tied_weights_are_measured_once_and_name_every_owner():

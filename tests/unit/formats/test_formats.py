@@ -6,9 +6,9 @@ import yaml
 from torch import nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
-from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.core.errors import InvalidSchedule
 from senseapp.formats.plain import read_schedule
-from senseapp.formats.registry import FORMATS, export_format
+from senseapp.formats.registry import FORMATS
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.solve.problem import manual_schedule
 from tests.schedule_cases import SIZES, profile_of, run_of
@@ -41,19 +41,6 @@ BY_COMPRESSION = {"sparsity": SPARSE, "pruning": PRUNED, "quantization": QUANTIZ
 
 def written(name, schedule, profile=PROFILE):
     return FORMATS[name].write(schedule, profile)
-
-
-def test_the_formats_are_those_of_the_command_line():
-    assert list(FORMATS) == NAMES.split()
-    assert all(name == target.name for name, target in FORMATS.items())
-    assert len({target.suffix for target in FORMATS.values()}) == len(FORMATS)
-    assert all(target.reader.endswith(".") and "\n" not in target.reader for target in FORMATS.values())
-
-
-def test_an_unknown_format_names_those_there_are():
-    with pytest.raises(InvalidSpec, match="one of json, csv"):
-        export_format("xml")
-    assert export_format("csv") is FORMATS["csv"]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES.split() if name != "model-explorer"])

@@ -6,9 +6,7 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidSchedule, UnsupportedModel
-from senseapp.formats.model_explorer import exported_graph, overlay_of, schedule_values
-from senseapp.solve.problem import manual_schedule
-from tests.schedule_cases import quantized_run, sparse_run
+from senseapp.formats.model_explorer import exported_graph, overlay_of
 
 
 class Net(nn.Module):
@@ -74,8 +72,3 @@ def test_a_network_that_cannot_be_traced_is_one_sentence():
     with pytest.raises(UnsupportedModel, match="cannot be exported") as caught:
         exported_graph(Branching(), torch.zeros(1, 3))
     assert "\n" not in str(caught.value)
-
-
-def test_values_come_from_a_schedule():
-    assert schedule_values(manual_schedule(sparse_run(), {"conv1": 0.5})) == {"conv1": 0.5}
-    assert schedule_values(manual_schedule(quantized_run(), {"fc": 4})) == {"fc": 4.0}

@@ -72,41 +72,26 @@ def edited_row(**changes):
     [
         (edited_row(layer="gone"), r"1 of its 5 layers do not exist in toy \(gone\)"),
         (edited_row(level=100), "above 0 %"),
-        (edited_row(level=-3), "above 0 %"),
         (edited_row(level=float("nan")), "NaN is no number"),
-        (edited_row(level="9" * 4000), "must be a finite number, got"),
         (edited_row(level=10**4000), "must be a finite number, got"),
         (edited_row(level=True), "must be a finite number, got True"),
         (edited_row(locked="no"), "locked of conv1 must be true or false, got 'no'"),
-        (edited_row(members="conv1"), "members of conv1 must be a list"),
-        (edited_row(layer=["conv1"]), "layer must be a text"),
-        (json.dumps(edited(version=True)), "version True"),
-        (json.dumps(edited(version="1")), "version '1'"),
         (json.dumps(edited(predicted_damage=10**400)), "predicted_damage must be a finite number"),
         (json.dumps(edited(achieved={"params": "inf"})), "params of achieved must be a finite number"),
-        (json.dumps(edited(achieved=[0.5])), "achieved must be an object"),
         (json.dumps(edited(budget={"kind": "params", "target": 10**400})), "target of budget must be a finite"),
-        (json.dumps(edited(notes="all")), "notes must be a list"),
         (yaml.safe_dump(edited()).replace("version: 1", "version: 1" + ":1" * 2000), "version '1:1"),
         (yaml.safe_dump(edited()).replace("predicted_damage: 0.", "predicted_damage: 1" + ":1" * 2000 + "."), "finite"),
         (yaml.safe_dump(edited()).replace("locked: false", "locked: no"), "must be true or false, got 'no'"),
         (yaml.safe_dump(edited()).replace("locked: false", "locked: &a false"), "aliases"),
         (edited_row(level=4, unit="bits"), "must be given in percent"),
-        (edited_row(level=0.5, unit="fraction"), "must be given in percent"),
         (edited_row(compression="none", unit=""), "level must be 0"),
         (edited_row(compression="magic"), "must be one of"),
-        (edited_row(level="much"), "damaged"),
         (edited_row(predicted_damage="inf"), "finite"),
         (json.dumps(edited(version=2)), "version 2"),
-        (json.dumps(edited(format="other")), "starts with"),
-        (json.dumps(edited(layers=None)), "damaged"),
         (json.dumps(edited(budget={"kind": "params", "target": 7})), "a fraction"),
-        (json.dumps(edited(budget={"kind": "gold", "target": 0.5})), "budget must be one of"),
         (json.dumps({key: value for key, value in edited().items() if key != "metric"}), "'metric' is missing"),
         ("{", "cannot be read"),
-        ("a: [", "cannot be read"),
         ("", "starts with"),
-        ("[1, 2]", "starts with"),
         ("layer,members\nconv1,conv1\n", "has the columns"),
         ("layer,members,compression,level,unit,predicted_damage,locked\nconv1,conv1,sparsity,5\n", "Line 2"),
         (
@@ -119,11 +104,6 @@ def test_files_that_cannot_be_used_are_refused_with_one_sentence(text, reason):
     with pytest.raises(InvalidSchedule, match=reason) as caught:
         read_schedule(text, PROFILE)
     assert "\n" not in str(caught.value)
-
-
-def test_bytes_that_are_not_text_are_refused():
-    with pytest.raises(InvalidSchedule, match="UTF-8"):
-        read_schedule(b"\xff\xfe\x00", PROFILE)
 
 
 def test_yaml_cannot_build_objects():

@@ -99,6 +99,7 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("no_collection")
 def test_the_time_of_a_long_graph_grows_with_its_nodes() -> None:
     def seconds(make: Callable[[], bytes]) -> float:

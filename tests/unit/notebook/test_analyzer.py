@@ -1,7 +1,5 @@
 """The notebook API: every argument of the reference, replay where inputs repeat, and a model that stays as it is."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -146,11 +144,6 @@ def test_however_images_come_numbers_are_those_of_whole_passes(
     assert replayed == pytest.approx(plain, abs=1e-6)
 
 
-def test_batches_and_images_of_inference_mode_are_replayed() -> None:
-    assert _stem_runs(_plainly(_loss_in_batches)) - _stem_runs(_loss_in_batches) == 3 * (4 - 1)  # one to check
-    assert _stem_runs(_loss_in_inference_mode) == _stem_runs(_loss)
-
-
 def test_hooks_that_look_inside_see_every_call() -> None:
     def energies(model: nn.Module) -> float:
         seen: list[float] = []
@@ -273,11 +266,6 @@ def test_bad_settings_are_refused(given: dict[str, object], words: str) -> None:
         _analyze(small_network(), **given)
 
 
-def test_a_sample_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="cannot take an image"):
-        analyze_sensitivity(small_network(), torch.randn(1, 5, 8, 8), _loss, verbose=False)
-
-
 def test_higher_is_better_turns_the_sign() -> None:
     def accuracy(model: nn.Module) -> float:
         return float((model(IMAGES).argmax(1) == LABELS).double().mean())
@@ -340,13 +328,6 @@ def test_layer_targets_meet_the_mean_and_say_what_is_out_of_reach(sparse: Sensit
     assert result.to_schedule(model, 50, 10, 80, 1.5) == targets
     with pytest.raises(InfeasibleBudget, match="80"):
         result.to_layer_targets(target_pct=90, max_pct=80)
-
-
-def test_progress_is_shown_unless_silenced(capsys: pytest.CaptureFixture[str]) -> None:
-    _analyze(small_network(), layers=["head"])
-    assert capsys.readouterr().err == ""
-    _analyze(small_network(), layers=["head"], verbose=True)
-    assert "1/1" in capsys.readouterr().err
 
 
 class Criteria:
@@ -504,24 +485,3 @@ def test_what_passes_write_to_the_model_changes_no_number_and_is_put_back() -> N
     baseline = _loss_in_batches(fresh)
     assert {layer.name: layer.compressed_metric for layer in result.layers} == pytest.approx(expected, rel=1e-6)
     assert result.baseline_metric == pytest.approx(baseline, rel=1e-6)
-
-
-class _ResizedPositions(nn.Module):
-    """Adds position embeddings that are resized to the features, as ViTs of any image size do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 4, 4)
-        self.positions = nn.Parameter(torch.randn(1, 6, 6, 8))
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        features = self.stem(x)
-        added = F.interpolate(self.positions.permute(0, 3, 1, 2), features.shape[-2:])
-        return self.head((features.permute(0, 2, 3, 1) + added.permute(0, 2, 3, 1)).mean((1, 2)))
-
-
-def test_a_parameter_that_loses_channels_is_named_by_its_shape() -> None:
-    result = _analyze(_ResizedPositions().eval(), lambda model: float(model(IMAGES).std()), "pruning", 50)
-    reason = next(layer.reason for layer in result.layers if layer.name == "stem")
-    assert reason == "torch-pruning loses track of its channels on the way to a parameter of shape 1 × 6 × 6 × 8."

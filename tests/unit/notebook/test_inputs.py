@@ -1,7 +1,5 @@
 """What people hand to the notebook API works, or is refused in a sentence; a structure that cannot go has a reason."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -42,8 +40,7 @@ def test_a_torchscript_module_is_refused_with_what_to_give(compile_: Callable[[n
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
-    [(lambda x: x, "got function"), (None, "got NoneType"), (nn.ReLU(), "no parameters")],
+    ("model", "words"), [(lambda x: x, "got function"), (None, "got NoneType"), (nn.ReLU(), "no parameters")]
 )
 def test_what_is_no_network_is_refused(model: Any, words: str) -> None:
     with pytest.raises(UnsupportedModel, match=words):
@@ -134,22 +131,3 @@ def test_a_network_that_fails_only_when_it_is_compressed_is_a_reason_and_eval_fn
 
     with pytest.raises(KeyError, match="my own mistake"):
         _analyzed(Guarded().eval(), DATA.images[:2], "pruning", 40, eval_fn=own)
-
-
-def test_the_summary_tells_the_notes(capsys: pytest.CaptureFixture[str]) -> None:
-    class Sum(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.head = nn.Conv2d(3, 8, 1), nn.Linear(8, 5)
-
-        def forward(self, left: Tensor, right: Tensor) -> Tensor:
-            scores: Tensor = self.head(self.conv(left + right).mean((2, 3)))
-            return scores
-
-    def loss(model: nn.Module) -> float:
-        return float(F.cross_entropy(model(DATA.images, DATA.images), DATA.labels))
-
-    result = _analyzed(Sum().eval(), (DATA.images[:1], DATA.images[:1]), eval_fn=loss)
-    assert result.notes == ("Measured by whole passes, which takes longer: the model is called with several inputs.",)
-    result.summary()
-    assert result.notes[0] in capsys.readouterr().out

@@ -1,7 +1,5 @@
 """Notebooks analyse a network from an ONNX file as the module that it was exported from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -30,7 +30,6 @@ from senseapp.runtimes.foreign import ForeignFile
 from senseapp.tasks import task_named
 from senseapp.views.report.document import build_check_page
 from senseapp.views.words.check import operator_rows
-from tests.cases import first_of
 from tests.check_pairs import FAILS, PAIRS, SHORT, DetectorWorkshop, Pair, Workshop, check_pair
 from tests.detector_exports import exported_detector, shape_pictures
 
@@ -50,14 +49,14 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> DetectorWorkshop:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", first_of(SHORT, 4))
+@pytest.mark.parametrize("name", SHORT)
 def test_the_verdict_on_a_pair_made_elsewhere_is_right(shop: Workshop, name: str) -> None:
     outcome = check_pair(BY_NAME[name], shop, samples=160)
     assert not outcome.wrong, outcome.said
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.name not in SHORT], ids=lambda pair: pair.name)
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_the_verdict_on_every_pair_is_right(shop: Workshop, detector: DetectorWorkshop, pair: Pair) -> None:
     outcome = check_pair(pair, detector if pair.detects else shop)
     assert not outcome.wrong, outcome.said

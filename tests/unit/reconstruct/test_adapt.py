@@ -1,7 +1,5 @@
 """Adapted weights: near the best that can be counted out, on their grid, with their zeros, never delivered worse."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -99,13 +97,6 @@ def test_rounded_weights_lie_on_one_grid_for_each_row_or_all(bits, shared):
     assert float(numbers.abs().max()) <= 2 ** (bits - 1) - 1
     assert torch.equal(numbers * found.scale[..., None], found.matrix)
     assert not shared or len(found.scale.unique()) == 1
-
-
-def test_groups_are_rounded_as_if_alone():
-    weight, second = problem(3, rows=4, width=9, groups=5)
-    together = obs.rounded(weight, second, grid(3)).matrix
-    alone = [obs.rounded(weight[g : g + 1], second[g : g + 1], grid(3)).matrix for g in range(5)]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_not_kept_stays_zero_and_the_rest_makes_up_for_it():

@@ -1,7 +1,5 @@
 """What the readers of removed channels take over, against numpy and against channels that nothing is lost with."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

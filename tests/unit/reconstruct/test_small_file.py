@@ -1,21 +1,15 @@
 """The small files beside the plain state dict: read by the lines that are shown, equal to it, and small."""
 
-from __future__ import annotations
-
 import gzip
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
-from senseapp.compressions.base import WeightGrid
-from senseapp.compressions.quantization.grid import GRIDS, IntegerWeight, scale_of
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import apply_schedule, configs_for
@@ -23,7 +17,6 @@ from senseapp.reconstruct.repair import Reference, matching_of
 from senseapp.reconstruct.write import stored_integers, write_compressed
 from senseapp.records.deployment import INTEGERS, SPARSE
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from tests.quantized import quantized_weight
 
 IMAGES = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 
@@ -153,33 +146,6 @@ def test_weights_without_scales_stay_as_they_are_and_it_is_said(tmp_path):
     assert notes[0].startswith("1 quantized weights are no multiples of one scale per channel")
     assert "first: body.0.weight" in notes[0]
     assert_same_weights(INTEGERS, tmp_path, compressed.model)
-
-
-def test_a_file_says_what_it_is(tmp_path):
-    write_compressed(applied(("quantization", 4)), tmp_path / "x.safetensors", IMAGES[:1])
-    (tmp_path / "y.safetensors").write_bytes(gzip.decompress((tmp_path / "x.int.safetensors.gz").read_bytes()))
-    with safe_open(tmp_path / "y.safetensors", "pt") as stored:
-        said = json.loads(stored.metadata()["senseapp"])
-    assert said["levels"]["quantization"]["body.0"] == 4
-    assert "zero_point" in said["reading"]
-
-
-def test_the_same_model_gives_the_same_bytes(tmp_path):
-    for name in ("x", "y"):
-        write_compressed(applied(("sparsity", 0.5)), tmp_path / f"{name}.safetensors", IMAGES[:1])
-    assert len({(tmp_path / f"{name}.sparse.safetensors.gz").read_bytes() for name in ("x", "y")}) == 1
-
-
-@pytest.mark.parametrize("bits", [2, 3, 8])
-def test_integers_of_any_weight_give_back_what_rounding_gave(bits):
-    generator = torch.Generator().manual_seed(bits)
-    grid = GRIDS["int"](bits)
-    for exponent in (-30, 0, 20):
-        weight = torch.randn(7, 5, 3, generator=generator) * 2.0**exponent
-        weight[2] = 0
-        rounded, scale = quantized_weight(weight, bits=bits), scale_of(weight, bits=bits)
-        found = IntegerWeight.of(rounded, scale, WeightGrid(nearest=grid.nearest, largest=grid.largest))
-        assert torch.equal(found.dequantized(), rounded)
 
 
 def test_a_half_precision_weight_is_no_integer_times_float32():

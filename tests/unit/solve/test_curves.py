@@ -8,8 +8,8 @@ from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.solve.curve_set import curves_of, damage_metric
-from senseapp.solve.curves import Choice, CurvePoint, LayerCurve, cleaned, weight_bytes
-from tests.schedule_cases import change, measurement, quantized_run, run_of, sparse_run
+from senseapp.solve.curves import CurvePoint, LayerCurve, cleaned, weight_bytes
+from tests.schedule_cases import change, measurement, run_of, sparse_run
 
 
 def curve(*points, compression="sparsity", continuous=True, num_params=100):
@@ -35,17 +35,8 @@ def test_grid_divides_the_gaps_into_tidy_steps():
     assert curve((0.25, 1), (0.5, 2), (0.75, 3)).grid() == tuple(round(0.05 * i, 9) for i in range(16))
 
 
-def test_grid_of_many_measured_levels_is_those_levels():
-    levels = [round(0.04 * i, 9) for i in range(1, 22)]
-    assert curve(*((level, level) for level in levels)).grid() == (0.0, *levels)
-
-
 def test_grid_of_bits_is_whole_bits_and_32():
     assert curve((8, 0.1), (4, 0.2), (2, 1.0), compression="quantization").grid() == (32, 8, 7, 6, 5, 4, 3, 2)
-
-
-def test_levels_that_do_not_exist_are_not_offered():
-    assert curve((0.5, 0.1), continuous=False).grid() == (0.0, 0.5)
 
 
 def test_fractions_follow_a_monotone_cubic_through_zero():
@@ -59,21 +50,12 @@ def test_bits_are_interpolated_in_the_logarithm():
     assert [choice.damage for choice in layer.choices([7, 6, 5])] == pytest.approx([0.004, 0.016, 0.064])
 
 
-def test_bits_without_damage_stay_without_damage():
-    layer = curve((8, 0.0), (4, 0.0), compression="quantization")
-    assert [choice.damage for choice in layer.choices([32, 8, 6, 4])] == [0.0] * 4
-
-
 def test_savings_are_linear_between_measurements_and_go_on_beyond_the_last():
     layer = curve((0.25, 0.1), (0.5, 0.2))
     assert [layer.saving(level, "params") for level in (0.0, 0.1, 0.25, 0.4, 0.5, 0.9)] == pytest.approx(
         [0, 10, 25, 40, 50, 90]
     )
     assert layer.saving(0.4, "macs") == pytest.approx(400)
-
-
-def test_damage_beyond_the_last_measurement_stays_at_it():
-    assert curve((0.25, 0.1), (0.5, 0.2)).choice(0.8).damage == pytest.approx(0.2)
 
 
 def test_weight_bytes_takes_the_smaller_of_dense_and_bitmask():
@@ -89,23 +71,6 @@ def test_two_compressions_of_one_layer_add_their_damage():
     assert both.damage == pytest.approx(0.3)
     assert both.saving("bytes") == pytest.approx(400 - (100 / 8 + 50 * 4 / 8))
     assert [part.compression for part in both.parts] == ["sparsity", "quantization"]
-
-
-def test_leaving_alone_saves_nothing():
-    assert [Choice(num_params=9).saving(kind) for kind in ("params", "bytes", "macs", "bits")] == [0, 0, 0, 0]
-
-
-def test_curves_come_in_execution_order():
-    result = sparse_run()
-    shuffled = replace(result, measurements=result.measurements[::-1])
-    assert [item.layer for item in curves_of(shuffled).curves] == ["conv1", "conv2", "conv3", "fc"]
-    assert curves_of(shuffled) == curves_of(result)
-
-
-def test_quantization_curves_go_from_many_bits_to_few():
-    first = curves_of(quantized_run()).curves[0]
-    assert [point.level for point in first.points] == [8, 4, 3, 2]
-    assert first.strongest == 2
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

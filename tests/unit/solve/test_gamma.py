@@ -11,7 +11,7 @@ import pytest
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.solve.gamma import gamma_levels, layer_targets
-from tests.schedule_cases import SIZES, measurement, quantized_run, run_of, sparse_run
+from tests.schedule_cases import SIZES, measurement, run_of, sparse_run
 
 DELTAS = (0.31, 0.02, 0.11, -0.01, 0.07, 0.0)
 PUBLISHED_SIZES = (1728, 36864, 73728, 147456, 8192, 5120)
@@ -67,10 +67,6 @@ def test_the_weighted_mean_is_the_target_and_fragile_layers_get_less():
     assert targets["conv1"] < targets["conv2"] < targets["conv3"] < targets["fc"]
 
 
-def test_equal_damage_gives_equal_levels():
-    assert gamma_levels([0.2, 0.2, 0.2], [1, 5, 9], target=0.3, low=0, high=0.9).tolist() == pytest.approx([0.3] * 3)
-
-
 @pytest.mark.parametrize(("target", "nearest"), [(0.9, 0.8), (0.05, 0.1)])
 def test_a_target_outside_the_bounds_names_the_nearest(target, nearest):
     with pytest.raises(InfeasibleBudget, match=f"nearest that can is {100 * nearest:g} %") as caught:
@@ -105,9 +101,3 @@ def test_every_member_of_a_group_gets_its_level():
     targets = layer_targets(result, target=0.5, gamma=1)
     assert targets["a"] == targets["b"] > targets["c"]
     assert mean(targets, sizes) == pytest.approx(0.5)
-
-
-def test_a_quantization_run_has_targets_too():
-    targets = layer_targets(quantized_run(), target=0.5)
-    assert mean(targets, SIZES) == pytest.approx(0.5)
-    assert targets["conv1"] < targets["fc"]

@@ -61,19 +61,6 @@ def test_equals_brute_force(seed):
     assert found == pytest.approx(brute_force(damages, savings, required), rel=1e-6, abs=1e-15)
 
 
-def test_a_large_problem_stays_within_its_bound_of_the_linear_relaxation():
-    """200 layers of 20 levels: no schedule beats the linear relaxation, and ours is within 0.2 % of it here."""
-    rng = np.random.default_rng(0)
-    sizes = 10 ** rng.uniform(3, 6.5, 200)
-    shares = np.arange(20) / 20
-    damages = [10.0 ** rng.uniform(-5, -1) * np.expm1(rng.uniform(3, 9) * shares) for _ in sizes]
-    savings = [size * shares for size in sizes]
-    required = 0.7 * sizes.sum()
-    chosen = solve(damages, savings, required)
-    ours = sum(own[index] for own, index in zip(damages, chosen, strict=True))
-    assert ours <= 1.002 * _linear_bound(damages, savings, required)
-
-
 def _linear_bound(damages, savings, required):
     all_damages, all_savings = np.stack(damages), np.stack(savings)
     return max(
@@ -81,9 +68,9 @@ def _linear_bound(damages, savings, required):
     )
 
 
-@pytest.mark.parametrize(("layers", "kinds"), [(500, 1), (700, 3)])
-def test_layers_that_are_alike_are_not_all_changed_at_once(layers, kinds):
-    """One step of the price changes all of them, far beyond what is asked for."""
+@pytest.mark.parametrize(("layers", "kinds"), [(500, 1), (700, 3), (200, 200)])
+def test_a_large_problem_stays_within_its_bound_of_the_linear_relaxation(layers, kinds):
+    """No schedule beats the relaxation; of layers that are alike, one step of the price changes all."""
     shares = np.arange(20) / 20
     rng = np.random.default_rng(layers)
     shapes = [(size, rng.uniform(3, 9)) for size in 10 ** rng.uniform(3, 6, kinds)]

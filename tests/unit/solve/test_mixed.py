@@ -56,12 +56,6 @@ def test_limits_hold_per_compression():
     assert found["fc"]["sparsity"] == 0.25
 
 
-def test_a_layer_of_one_run_has_that_run_only():
-    alone = run_of(SIZES, {"conv3": (0.01, 0.02)}, (0.5, 0.9))
-    schedule = mixed_schedule(alone, quantized_run(), budget=ResourceBudget(kind="bytes", target=0.9))
-    assert all("sparsity" not in found for layer, found in levels(schedule).items() if layer != "conv3")
-
-
 def test_an_impossible_budget_names_the_nearest():
     with pytest.raises(InfeasibleBudget, match="weight bytes") as caught:
         mixed_schedule(sparse_run(), quantized_run(), budget=ResourceBudget(kind="bytes", target=0.99))

@@ -1,7 +1,5 @@
 """Nodes in float of least damage in a time, against all choices there are."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import numpy as np

@@ -54,21 +54,6 @@ def test_the_true_size_meets_the_target_when_it_is_asked_for(target):
     assert target <= true_fraction(schedule) <= target + 0.03
 
 
-def test_a_true_size_out_of_reach_names_the_most_that_was_removed():
-    def make(asked):
-        return make_schedule(chain_run(), budget=ResourceBudget(kind="params", target=asked))
-
-    with pytest.raises(InfeasibleBudget, match="strongest schedule that was tried removes") as caught:
-        with_true_size(make, true_fraction, 0.999)
-    assert caught.value.nearest == pytest.approx(true_fraction(make(_most(make))), abs=1e-3)
-
-
-def _most(make):
-    with pytest.raises(InfeasibleBudget) as caught:
-        make(0.999)
-    return caught.value.nearest - 1e-9
-
-
 UNITS = 100_000  # so fine that whole units are no matter
 GROUPS = tuple(
     CoupledGroup(

@@ -1,7 +1,5 @@
 """Schedules for a budget of time, against brute force."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -114,10 +112,3 @@ def test_a_width_between_two_takes_the_time_of_the_wider():
 def test_a_budget_is_above_zero(budget):
     with pytest.raises(InvalidSpec, match="above 0 ms"):
         schedule_within(*a_case(0), budget)
-
-
-def test_times_of_no_layer_of_the_run_are_refused():
-    run, _ = a_case(0)
-    other = LayerTimes(times=(LayerTime(layer="x", level=32.0, seconds=1e-3),), source="a file")
-    with pytest.raises(InvalidSpec, match="No layer that was measured"):
-        schedule_within(run, other, 1.0)

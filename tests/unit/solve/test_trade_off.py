@@ -1,21 +1,10 @@
-import numpy as np
 import pytest
 
-from senseapp.core.errors import InvalidSpec
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.trade_off import trade_off
-from tests.schedule_cases import quantized_run, run_of, sparse_run
+from tests.schedule_cases import quantized_run, sparse_run
 from tests.unit.solve.test_overlap import GROUPS, chain_run, true_fraction
-
-
-def large_run(num_layers, levels):
-    rng = np.random.default_rng(0)
-    sizes = {f"layer{index:03}": int(10 ** rng.uniform(3, 6.5)) for index in range(num_layers)}
-    damages = {
-        name: list(10.0 ** rng.uniform(-5, -1) * np.expm1(rng.uniform(3, 9) * np.array(levels))) for name in sizes
-    }
-    return run_of(sizes, damages, levels)
 
 
 def test_damage_rises_with_the_budget():
@@ -32,13 +21,6 @@ def test_each_point_is_the_schedule_of_its_target(method):
         budget = ResourceBudget(kind=point.kind, target=point.target)
         schedule = make_schedule(sparse_run(), method=method, budget=budget)
         assert schedule.predicted_damage == pytest.approx(point.damage, rel=1e-6)
-
-
-def test_bits_go_from_the_gentlest_measured_to_the_fewest():
-    points = trade_off(quantized_run(), "bits", 7)
-    assert points[0].target == pytest.approx(8)
-    assert points[-1].target == pytest.approx(2, abs=1e-4)
-    assert points[-1].damage > points[0].damage
 
 
 def test_targets_that_a_method_cannot_meet_are_left_out():
@@ -64,16 +46,3 @@ def test_figures_of_pruning_are_true_where_the_couplings_are_known():
     for point in points:
         schedule = make_schedule(chain_run(), budget=ResourceBudget(kind="params", target=point.target))
         assert point.figure == pytest.approx(true_fraction(schedule), abs=1e-4)
-
-
-def test_bad_requests_are_refused():
-    with pytest.raises(InvalidSpec, match="at least 2 points"):
-        trade_off(sparse_run(), "params", 1)
-    with pytest.raises(InvalidSpec, match="method"):
-        trade_off(sparse_run(), "params", method="best")
-    with pytest.raises(InvalidSpec, match="budget"):
-        trade_off(quantized_run(), "macs")
-
-
-def test_the_curve_of_sixty_layers_has_the_points_that_were_asked_for():
-    assert len(trade_off(large_run(60, (0.25, 0.5, 0.75, 0.9)), "params", 25)) == 25

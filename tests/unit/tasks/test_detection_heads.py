@@ -1,7 +1,5 @@
 """Raw outputs of detectors, made by hand: which layout each is recognised as, and where its boxes land."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -283,19 +281,6 @@ def test_centre_maps_of_logarithms_are_those_of_a_loop_over_cells(order: tuple[i
     assert rows.shape[1] == 96
 
 
-def test_sizes_that_no_picture_holds_as_logarithms_are_sizes() -> None:
-    maps = centerface()
-    maps[1] = maps[1] * 10  # cells
-    assert "with sizes, as of CenterNet" in head_readers(maps, (48, 32))[0].words
-
-
-def test_maps_of_several_other_widths_are_refused() -> None:
-    maps = centerface()
-    for other in ([*maps[:3], maps[3][:, :7]], [maps[0], maps[1], maps[3]], [*maps[:3], maps[0] * 2 - 3]):
-        with pytest.raises(UnsupportedModel, match="none that is known"):
-            head_readers(other, (48, 32))
-
-
 def test_a_layout_is_kept_where_values_leave_their_range() -> None:
     values = torch.cat([random_pixels(CELLS), rare(2, CELLS, CLASSES)], dim=2).transpose(1, 2).contiguous()
     (layout,) = head_readers(values, (SIDE, SIDE))
@@ -321,11 +306,6 @@ def test_what_is_unknown_is_refused_by_name(raw: object, said: str) -> None:
         head_readers(raw, (SIDE, SIDE))
     with pytest.raises(UnsupportedModel, match="none that is known"):
         read_heads(raw)
-
-
-def test_final_boxes_of_torchvision_are_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="final boxes"):
-        read_heads([{"boxes": torch.rand(3, 4), "labels": torch.ones(3), "scores": torch.rand(3)}])
 
 
 def test_a_box_of_each_class_of_regions() -> None:

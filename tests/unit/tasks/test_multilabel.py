@@ -1,7 +1,5 @@
 """Multi-label heads: every number is compared with NumPy's own, or scikit-learn's."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -12,7 +10,7 @@ from scipy.special import expit, logit
 from sklearn.metrics import label_ranking_average_precision_score
 from torch import Tensor, nn
 
-from senseapp.core.errors import InvalidDataset, InvalidInput, UnsupportedModel
+from senseapp.core.errors import InvalidDataset, UnsupportedModel
 from senseapp.data.images import TensorImages
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS
@@ -228,9 +226,3 @@ def test_words_for_people() -> None:
 def test_what_is_no_row_of_logits_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(UnsupportedModel, match=r"one logit per label, shape \(4, labels\)"):
         MULTILABEL.check_output(torch.zeros(shape), 4)
-
-
-@pytest.mark.parametrize("values", [[[0.0, 2.0]], [[NAN, NAN]], [[0.0]]])
-def test_truths_that_are_none_are_refused(values: list[list[float]]) -> None:
-    with pytest.raises(InvalidInput):
-        MULTILABEL.check_targets(torch.tensor(values), 1, 2)

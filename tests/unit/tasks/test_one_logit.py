@@ -1,7 +1,5 @@
 """A network with one logit is a classifier of two classes; every number is compared with NumPy's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ from PIL import Image
 from timm.data import create_transform, resolve_data_config
 from torch import Tensor, nn
 
-from senseapp.core.errors import InvalidInput, UnsupportedModel
+from senseapp.core.errors import UnsupportedModel
 from senseapp.data.images import TensorImages
 from senseapp.data.pictures import survey_images
 from senseapp.measure.quick.scan import quick_scan
@@ -21,10 +19,7 @@ from senseapp.measure.session import Session
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.judge import Judge, JudgingImages
-from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.server.run_requests import preview_images
 from senseapp.tasks import CLASSIFICATION
 from tests.pictures import png
@@ -130,31 +125,6 @@ def test_a_logit_of_zero_is_class_0_and_one_that_is_no_number_is_wrong() -> None
     assert sure.tolist() == pytest.approx([0.5, 0.5], abs=1e-5)
 
 
-def test_layers_together_are_predicted_from_the_bernoulli() -> None:
-    logits = torch.linspace(-3, 3, 16)[:, None].double()
-    changes = torch.linspace(1.5, -1, 16)[:, None].double()
-    before, after = (CLASSIFICATION.output(each) for each in (logits, logits + changes))
-    kl = METRICS["kl"]
-    recorded = kl.recorded(before, before)
-    together = kl.together(recorded.double().numpy(), (kl.recorded(before, after) - recorded).double().numpy(), 2)
-    assert together == pytest.approx(divergence(logits_of(logits), logits_of(logits + changes)), rel=0.05)
-
-
-@pytest.mark.wide
-def test_a_file_that_runs_is_judged_by_the_bernoulli() -> None:
-    network, changed = centred(one_logit()), centred(one_logit())
-    with torch.no_grad():
-        changed.blocks[0].conv1.weight.mul_(0.7)
-    files = [onnx_copy(each, pictures()[:1]) for each in (network, changed)]
-    before, after = (logits_of(each(pictures())) for each in (network, changed))
-    original, file = map(RuntimeModel, files)
-    judge = Judge(CLASSIFICATION, JudgingImages.of_batches([pictures()]), original, num_outputs=2)
-    judged = judge.judged(file)
-    assert judge.divergence == "kl"
-    assert judged.damage == pytest.approx(divergence(before, after).mean(), rel=1e-3)
-    assert judged.share_changed == pytest.approx(np.mean((before > 0) != (after > 0)))
-
-
 def folder_of(path: Path, names: tuple[str, ...]) -> DataSpec:
     for place, name in enumerate(names):
         (path / name).mkdir(parents=True)
@@ -188,14 +158,6 @@ def test_a_confirmed_order_turns_the_classes_around(tmp_path: Path) -> None:
 def test_what_is_no_logit_of_each_image_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(UnsupportedModel, match=r"shape \(4, classes\), or one logit"):
         CLASSIFICATION.check_output(torch.zeros(shape), 4)
-
-
-def test_another_output_and_labels_beyond_the_outputs_are_refused() -> None:
-    spec, images = SensitivitySpec(levels=(0.5,), device="cpu"), pictures()
-    with pytest.raises(UnsupportedModel, match=r"class scores per image.*it returned a dict\. Choose a classification"):
-        CLASSIFICATION.check_output({"found": images}, COUNT)
-    with pytest.raises(InvalidInput, match="Labels must be class indices"):
-        Sweep.open(one_logit(), TensorImages(images, 2 * labels()), spec, task=CLASSIFICATION)
 
 
 @pytest.mark.slow

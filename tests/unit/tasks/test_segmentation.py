@@ -1,7 +1,5 @@
 """Segmentation: torchvision's networks measured as by a plain loop, masks as they lie on disk, and what is shown."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json
@@ -35,7 +33,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION, SEGMENTATION
 from senseapp.tasks.annotations import AnnotationFiles
 from senseapp.tasks.class_numbers import ModelClasses
-from senseapp.tasks.display import colour_of, legend, overlaid, palette
+from senseapp.tasks.display import palette
 from senseapp.tasks.segmentation.coco import REST, Shapes
 from senseapp.tasks.segmentation.masks import MASKS
 from tests.pictures import encoded, random_picture, write_folder, write_zip
@@ -208,16 +206,6 @@ def test_a_folder_of_masks_can_be_chosen(folder: Callable[[Files], DataSpec]) ->
     assert all(np.array_equal(images.labels[n], scene(n).mask) for n in range(3))
 
 
-def test_masks_of_other_names_are_mentioned(folder: Callable[[Files], DataSpec]) -> None:
-    files = {f"images/{number}.png": picture(number) for number in range(2)}
-    images = load(folder(files | {f"masks/label_{number}.png": mask(number) for number in range(2)}))
-    assert (len(images), images.labels) == (2, None)
-    assert images.notes[:2] == (
-        "2 masks found, such as masks/label_0.png, and no picture of such a name: a mask has the name of its picture.",
-        "No picture has masks: 2 looked at.",
-    )
-
-
 def test_class_numbers_are_fitted_to_the_model(folder: Callable[[Files], DataSpec]) -> None:
     one = np.where(scene(3).mask > 0, VOID, 0).astype(np.uint8)
     assert one.any()
@@ -331,17 +319,13 @@ REFUSED: list[tuple[object, str]] = [
     (coco(runs=False) | {"categories": [{"id": -9}]}, "a class number must be a whole number from 0 to 253, got -9"),
 ]
 LEFT_OUT: list[tuple[dict[str, Any], str]] = [
-    ({"segmentation": "text"}, "no polygons and no runs of pixels"),
     ({"segmentation": [[1, 2, 3]]}, "three corners at least"),
-    ({"segmentation": [[1, 2, 3, 4, 5, None]]}, "a corner that is no number"),
     ({"segmentation": [[1e300, 2, 3, 4, 5, 6]]}, "a corner that is no number"),
     ({"segmentation": [[0, 0, 1, 1] * 110_000]}, "polygons with more than 200,000 corners"),
     ({"segmentation": RUNS | {"size": [SIDE, 2**40]}}, "not of the picture's 32 × 32 pixels"),
-    ({"segmentation": RUNS | {"size": 7}}, "a size of two whole numbers"),
     ({"segmentation": RUNS | {"counts": [5, 6]}}, "runs of 11 pixels, and the picture has 1,024"),
     ({"segmentation": RUNS | {"counts": [-5, 1029]}}, "shorter than 0, or too long"),
     ({"segmentation": RUNS | {"counts": "€€"}}, "a text that is none of COCO's"),
-    ({"segmentation": RUNS | {"counts": None}}, "runs of pixels that are no list and no text"),
 ]
 
 
@@ -380,18 +364,6 @@ def test_colours_of_pascal_voc_are_classes(folder: Callable[[Files], DataSpec]) 
     images = load(folder(files), class_names=())
     for number in range(3):
         assert np.array_equal(images.labels[number], scene(number).mask)
-
-
-def test_another_reading_of_masks_is_chosen_by_its_pairs(folder: Callable[[Files], DataSpec]) -> None:
-    files = {f"images/{n}.png": picture(n) for n in range(3)} | {f"masks/{n}.png": mask(n) for n in range(3)}
-    images = load(folder(files), num_classes=5)
-    own = torch.from_numpy(np.stack([scene(n).mask for n in range(3)]))
-    words = [order.words for order in images.label_orders]
-    assert words == ["as written", "one above those in the files", "one below those in the files"]
-    assert torch.equal(images.labels, own)
-    chosen = load(replace(folder(files), class_map=images.label_orders[2].pairs), num_classes=5)
-    assert torch.equal(chosen.labels, torch.where(own == 0, VOID, own - 1))
-    assert "Left out, as they mean no class of the model: 0." in chosen.notes
 
 
 def test_an_annotation_without_a_segmentation_is_left_out_with_words(folder: Callable[[Files], DataSpec]) -> None:
@@ -450,16 +422,6 @@ def maps(module: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
         before = module(images)
     noise = torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
     return before, before + noise * torch.linspace(0.5, 2, len(images))[:, None, None, None]
-
-
-def test_an_overlay_has_the_colours_of_the_classes() -> None:
-    assert palette()[[0, 1, 2, 15]].tolist() == [[0, 0, 0], [128, 0, 0], [0, 128, 0], [192, 128, 128]]  # of Pascal VOC
-    grey = np.full((8, 12, 3), 100, dtype=np.uint8)
-    seen = overlaid(grey, np.array([[0, 1], [2, VOID]], dtype=np.uint8))
-    assert seen.shape == grey.shape
-    assert seen[0, 0].tolist() == seen[-1, -1].tolist() == [45, 45, 45]
-    assert seen[0, -1].tolist() == [115, 45, 45]
-    assert legend([], colour_of) == b""
 
 
 def test_answers_are_said_by_the_share_of_pixels() -> None:

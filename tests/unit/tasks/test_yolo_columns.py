@@ -1,7 +1,5 @@
 """Lines of YOLO files with more than a box: what they hold is decided by all lines of a set."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
