@@ -201,7 +201,7 @@ def rounded(
     least = torch.full_like(scale, torch.inf)
     shares = (*_SHARES, *_FINE_SHARES) if narrow else _SHARES
     candidates = torch.stack([*(share * full for share in shares), *(highest / most for most in _FEWER_BITS)])
-    for few in candidates.maximum(least_scale).split(_AT_ONCE if narrow else 1):
+    for few in torch.split(candidates.maximum(least_scale), _AT_ONCE if narrow else 1):
         tried = few.transpose(0, 1).flatten(1, 2)  # (G, candidates · O, 1)
         copies = weight.repeat(1, len(few), 1)
         found = _nearest(copies / tried, largest, pairs)
