@@ -22,8 +22,8 @@ from senseapp.measure.replay import (
     find_replay_obstacle,
     prefix_bytes_per_image,
     replayed,
-    same,
 )
+from senseapp.metrics.predictions import equal
 from senseapp.networks.network import state_kept
 from senseapp.networks.profile import has_idle_layers
 from senseapp.networks.trace import CallTrace, map_tensors, tensors_in, uses_watched
@@ -120,8 +120,8 @@ class ReplayedEvaluation:
                 outputs: list[Any] = replayed(self.model, self.trace, batches, positions, lambda raw: raw)
         except (ReplayMismatch, Exception) as error:
             return failure_of(error)
-        equal = all(same(output, seen.output) for output, seen in zip(outputs, self._seen, strict=True))
-        return None if equal else DIFFERS
+        same = all(equal(output, seen.output) for output, seen in zip(outputs, self._seen, strict=True))
+        return None if same else DIFFERS
 
     def advance(self, position: int) -> None:
         """Move the kept outputs to ``position``; the model must be unchanged."""

@@ -124,12 +124,6 @@ class SegmentationMetric(Metric):
 
     task: str = "segmentation"
 
-    def check(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> None:
-        """Refuse predictions that are not alike, and masks that :func:`check_masks` would refuse for their number."""
-        super().check(baseline_output, output, targets)
-        if self.needs_labels and targets is not None and len(targets) != len(output):
-            raise InvalidInput(f"{len(output)} images need as many masks, got {len(targets)}.")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PixelDivergence(SegmentationMetric):
