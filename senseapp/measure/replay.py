@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import UnreadableTensor, version_of
 from senseapp.core.errors import first_line_of
+from senseapp.metrics.predictions import equal
 from senseapp.networks.trace import Call, CallTrace, map_tensors, tensors_in, wrapped_forwards
 
 _ReadT = TypeVar("_ReadT")
@@ -221,22 +222,15 @@ def find_replay_obstacle(model: nn.Module, trace: CallTrace, inputs: Tensor, pos
     Returns:
         The reason why the model cannot be replayed bit for bit; None if it can.
     """
-    # A module with state from its last call passes it to later ones. To detect that, other inputs run in between, as
-    # they do when several batches are replayed in turn.
-    prefix, others = Prefix(trace, inputs), Prefix(trace, -inputs)
-    replay = Replay(model, trace)
     try:
-        with torch.inference_mode(), replay.installed():
-            if not (positions and _is_whole(trace, positions[0])) and not same(model(prefix.inputs), trace.output):
+        with torch.inference_mode():
+            if not equal(model(Prefix(trace, inputs).inputs), trace.output):
                 return _RESTLESS
-            for position in positions:
-                replay.advance(prefix, position)
-                replay.advance(others, position)
-                if not same(replay.resume(prefix), trace.output):
-                    return _RESTLESS if _is_whole(trace, position) else DIFFERS
+        # Other inputs run in between, as they do when several batches are replayed in turn.
+        output, _ = replayed(model, trace, [inputs, -inputs], positions, lambda raw: map_tensors(raw, torch.clone))
     except (ReplayMismatch, Exception) as error:  # whatever is raised when calls are skipped, plain passes still work
         return failure_of(error)
-    return None
+    return None if equal(output, trace.output) else DIFFERS
 
 
 def plain_note(reason: str) -> str:
@@ -275,17 +269,3 @@ def replayed(
     for prefix in prefixes:
         prefix.require_untouched()
     return outputs
-
-
-def _is_whole(trace: CallTrace, position: int) -> bool:
-    """Return whether a pass that continues at ``position`` skips nothing."""
-    return all(call.end >= position for call in trace.calls)
-
-
-def same(output: Any, expected: Any) -> bool:
-    """Return whether two outputs are equal bit for bit; NaN equals NaN."""
-    ours, theirs = list(tensors_in(output)), list(tensors_in(expected))
-    if not ours or [each.shape for each in ours] != [each.shape for each in theirs]:
-        return False
-    pairs = zip(ours, theirs, strict=True)
-    return all(bool(((one == other) | (one.isnan() & other.isnan())).all()) for one, other in pairs)
