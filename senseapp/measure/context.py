@@ -217,11 +217,6 @@ class MeasurementContext:
             self.trace = trace_calls(self.model, self.arrange(self._sample))
         self.trace.add_uses(further)
 
-    def avoid_channels_last(self) -> None:
-        """Switch to the contiguous memory order, because some images fail in channels-last."""
-        self.channels_last = False
-        self.take(replace(self.layout, channels_last=False))
-
     def check_replay(self, positions: Sequence[int]) -> None:
         """Check whether the model can be replayed from each of ``positions``; sets :attr:`replay_obstacle`."""
         sample = self.arrange(self._sample)
@@ -253,9 +248,15 @@ class MeasurementContext:
         if all(layer.runs for layer in self.profile.layers):
             return {}
         macs = Counter[str]()
-        with precision_context(self.layout.precision, self.device):
-            for batch in self.arranged_when_read(self.images, 0, len(self.images)):
-                macs.update({name: use.macs for name, use in trace_calls(self.model, batch).uses.items()})
+        try:
+            with precision_context(self.layout.precision, self.device):
+                for batch in self.arranged_when_read(self.images, 0, len(self.images)):
+                    macs.update({name: use.macs for name, use in trace_calls(self.model, batch).uses.items()})
+        except Exception as error:  # other images than the first may need the other memory order
+            if not self.layout.channels_last or is_about_memory(error):
+                raise
+            self.take(replace(self.layout, channels_last=False))
+            return self.look_at_all_images()
         return {name: macs[name] // len(self.images) for name in macs if name not in self.trace.uses}
 
     def admit(self, further: Mapping[str, int]) -> str:
