@@ -77,11 +77,6 @@ def on_device(values: PerImage, device: torch.device) -> PerImage:
     return values.to(device) if isinstance(values, torch.Tensor) else values
 
 
-def separate(values: PerImage) -> PerImage:
-    """Return a tensor that shares no memory with others, to be sent elsewhere; objects stay as they are."""
-    return values.clone() if isinstance(values, torch.Tensor) else values
-
-
 def bytes_of(value: Any) -> Iterator[memoryview]:
     """Yield bytes that differ wherever ``value`` does: tensors, arrays, numbers, texts, and what holds them.
 

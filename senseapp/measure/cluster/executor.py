@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import ray
 
 from senseapp.core.errors import ClusterFailed
-from senseapp.data.per_image import separate
+from senseapp.data.per_image import chosen_of
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster import remote
 from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look
@@ -166,7 +166,7 @@ def _baseline_of(sweep: Sweep, span: Span) -> BaselineOutputs:
     (start, stop), targets = span, sweep.baseline.targets
     return BaselineOutputs(
         stored(sweep.baseline.outputs[start:stop]),
-        None if targets is None else separate(targets[start:stop]),
+        None if targets is None else chosen_of(targets, range(start, stop)),
         sweep.baseline.metrics,
         recorded_images=max(0, sweep.baseline.recorded_images - start),
     )
