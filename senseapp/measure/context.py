@@ -17,17 +17,8 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec, is_about_memory
 from senseapp.core.process import give_back_freed_memory
 from senseapp.data.images import ImageSet
 from senseapp.measure.plan import Layout, lay_out, memory_bytes, micro_batches, precision_context
-from senseapp.measure.replay import (
-    DIFFERS,
-    Prefix,
-    Replay,
-    ReplayMismatch,
-    failure_of,
-    find_replay_obstacle,
-    prefix_bytes_per_image,
-    replayed,
-)
-from senseapp.metrics.predictions import Gathered, Predictions, equal, joined, stored
+from senseapp.measure.replay import Prefix, Replay, find_replay_obstacle, prefix_bytes_per_image
+from senseapp.metrics.predictions import Gathered, Predictions, joined, stored
 from senseapp.networks.network import Abilities, abilities_of, images_per_pass
 from senseapp.networks.profile import CONVOLUTIONS, others_note, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, trace_calls
@@ -217,27 +208,19 @@ class MeasurementContext:
             self.trace = trace_calls(self.model, self.arrange(self._sample))
         self.trace.add_uses(further)
 
-    def check_replay(self, positions: Sequence[int]) -> None:
-        """Check whether the model can be replayed from each of ``positions``; sets :attr:`replay_obstacle`."""
-        sample = self.arrange(self._sample)
-        with precision_context(self.layout.precision, self.device):
-            self.replay_obstacle = find_replay_obstacle(self.model, self.trace, sample, sorted(set(positions)))
-
-    def check_replay_over(self, span: tuple[int, int], positions: Sequence[int], plain: Predictions) -> None:
-        """Check that a replay of the unchanged model reproduces ``plain`` for the images of ``span`` bit for bit.
+    def check_replay(self, span: tuple[int, int], positions: Sequence[int], plain: Predictions) -> None:
+        """Check that a replay reproduces ``plain`` for the images of ``span``; sets :attr:`replay_obstacle`.
 
         It costs about one pass over them. Out-of-memory errors are raised.
         """
         if self.replay_obstacle:
             return
-        try:
-            with precision_context(self.layout.precision, self.device):
-                found = replayed(self.model, self.trace, self.batches(*span), sorted(set(positions)), self.read)
-            self.replay_obstacle = None if equal(joined([stored(each) for each in found]), plain) else DIFFERS
-        except (ReplayMismatch, Exception) as error:
-            if is_about_memory(error):
-                raise
-            self.replay_obstacle = failure_of(error)
+        start, stop = span
+        parts = [plain[low - start : high - start] for low, high in micro_batches(start, stop, self.layout.micro_batch)]
+        with precision_context(self.layout.precision, self.device):
+            self.replay_obstacle = find_replay_obstacle(
+                self.model, self.trace, self.batches(*span), positions, parts, lambda raw: stored(self.read(raw))
+            )
 
     def look_at_all_images(self) -> dict[str, int]:
         """Find weights that other images use and the first one does not; fast where the first uses all.

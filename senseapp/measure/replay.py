@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import UnreadableTensor, version_of
-from senseapp.core.errors import first_line_of
+from senseapp.core.errors import first_line_of, is_about_memory
 from senseapp.metrics.predictions import equal
 from senseapp.networks.trace import Call, CallTrace, map_tensors, tensors_in, wrapped_forwards
 
 _ReadT = TypeVar("_ReadT")
 _RESTLESS = "two passes over the same images differ"
-DIFFERS = "a pass that continues from kept outputs differs from a whole one"
+_DIFFERS = "a pass that continues from kept outputs differs from a whole one"
 
 
 class ReplayMismatch(BaseException):
@@ -216,21 +216,37 @@ class Replay:
         return output
 
 
-def find_replay_obstacle(model: nn.Module, trace: CallTrace, inputs: Tensor, positions: list[int]) -> str | None:
-    """Replay the unchanged model from each ascending position and compare with ``trace``, a pass over ``inputs``.
+def find_replay_obstacle(
+    model: nn.Module,
+    trace: CallTrace,
+    batches: Sequence[Tensor],
+    positions: Sequence[int],
+    plain: Sequence[Any],
+    read: Callable[[Any], Any] = lambda raw: map_tensors(raw, torch.clone),
+) -> str | None:
+    """Replay the unchanged model over ``batches`` from the ascending ``positions``, and compare with whole passes.
+
+    It costs about one pass. ``plain`` is what ``read`` makes of the output of whole passes, for each of ``batches``.
 
     Returns:
         The reason why the model cannot be replayed bit for bit; None if it can.
+
+    Raises:
+        Exception: there is too little memory.
     """
+    # A batch alone runs with other inputs in between, which a module with state from its last call would use.
+    others = [-batches[0]] if len(batches) == 1 else []
     try:
+        found = _replayed(model, trace, [*batches, *others], positions, read)
+        if all(map(equal, found, plain)):
+            return None
         with torch.inference_mode():
-            if not equal(model(Prefix(trace, inputs).inputs), trace.output):
-                return _RESTLESS
-        # Other inputs run in between, as they do when several batches are replayed in turn.
-        output, _ = replayed(model, trace, [inputs, -inputs], positions, lambda raw: map_tensors(raw, torch.clone))
+            again = [read(model(Prefix(trace, batch).inputs)) for batch in batches]
     except (ReplayMismatch, Exception) as error:  # whatever is raised when calls are skipped, plain passes still work
+        if is_about_memory(error):
+            raise
         return failure_of(error)
-    return None if equal(output, trace.output) else DIFFERS
+    return _DIFFERS if all(map(equal, again, plain)) else _RESTLESS
 
 
 def plain_note(reason: str) -> str:
@@ -245,7 +261,7 @@ def failure_of(error: BaseException) -> str:
     return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
 
 
-def replayed(
+def _replayed(
     model: nn.Module,
     trace: CallTrace,
     batches: Sequence[Tensor],

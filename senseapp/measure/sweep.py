@@ -22,10 +22,8 @@ from senseapp.measure.plan import (
     automatic_precision,
     chunk_spans,
     plan_targets,
-    representative_positions,
     usual_layout,
 )
-from senseapp.measure.replay import plain_note
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, num_bytes, num_not_finite
 from senseapp.networks.network import Abilities, images_per_pass
@@ -111,13 +109,9 @@ class Sweep:
             notes.append(note)
         _require_abilities(spec, context.abilities)
         compressor, planned = bind_compression(context, spec, images if calibration is None else calibration, progress)
-        if spec.mode != "quick":
-            context.check_replay(representative_positions(planned))
         if isinstance(compressor, AdaptedCompressor) and compressor.left:
             name, reason = next(iter(compressor.left.items()))
             notes.append(f"Measured without adapted weights: {name}: {reason} ({len(compressor.left)} such layers).")
-        if context.replay_obstacle:
-            notes.append(plain_note(context.replay_obstacle))
         recorded = images_to_record(
             metrics,
             num_images=len(images),
