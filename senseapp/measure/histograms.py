@@ -14,7 +14,6 @@ from senseapp.core.errors import InvalidDataset, MeasurementFailed
 from senseapp.core.process import PROCESS_CACHE
 from senseapp.data.images import ImageSet, TensorImages
 from senseapp.data.load import images_for
-from senseapp.data.per_image import on_device
 from senseapp.measure.bins import HISTOGRAM_CALIBRATION_IMAGES, SUB_BINS, GridBins, bins_of
 from senseapp.measure.folding import foldable_norms, norms_folded
 from senseapp.measure.plan import Layout, lay_out
@@ -274,5 +273,5 @@ def _move(images: ImageSet, model: nn.Module) -> ImageSet:
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if device.type == "cpu" and not isinstance(images, TensorImages):
         return images
-    labels = None if images.labels is None else on_device(images.labels, device)
+    labels = images.labels.to(device) if isinstance(images.labels, Tensor) else images.labels
     return TensorImages(images.batch(0, len(images)).to(device), labels)

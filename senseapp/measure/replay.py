@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from senseapp.core.errors import first_line_of, is_about_memory
 from senseapp.metrics.predictions import equal
 from senseapp.networks.trace import Call, CallTrace, map_tensors, tensors_in, wrapped_forwards
 
-_ReadT = TypeVar("_ReadT")
 _RESTLESS = "two passes over the same images differ"
 _DIFFERS = "a pass that continues from kept outputs differs from a whole one"
 
@@ -266,8 +265,8 @@ def _replayed(
     trace: CallTrace,
     batches: Sequence[Tensor],
     positions: Sequence[int],
-    read: Callable[[Any], _ReadT],
-) -> list[_ReadT]:
+    read: Callable[[Any], Any],
+) -> list[Any]:
     """Return ``read`` of the unchanged model's output for each of ``batches``, computed from kept outputs.
 
     All batches stop at each of the ascending ``positions`` in turn, as they do in a measurement, so that a module with
