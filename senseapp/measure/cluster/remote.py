@@ -47,7 +47,6 @@ class RunSetup:
     task: str
     prediction_bytes: int
     layout: Layout
-    replay_obstacle: str | None
     further_uses: dict[str, int]
     targets: tuple[tuple[tuple[str, ...], int], ...]
     versions: dict[str, str]
@@ -103,11 +102,20 @@ def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
 
 
 def block_task(
-    key: str, setup: Any, images: ImageSet, baseline: BaselineOutputs, jobs: Sequence[MeasurementJob]
+    key: str,
+    setup: Any,
+    images: ImageSet,
+    baseline: BaselineOutputs,
+    jobs: Sequence[MeasurementJob],
+    obstacle: str | None,
 ) -> tuple[list[JobResult], list[str]]:
-    """Return the result of each job on the images of its span, and new notes, in a worker."""
+    """Return the result of each job on the images of its span, and new notes, in a worker.
+
+    ``obstacle`` is why some span of the run cannot be replayed; None if all can.
+    """
     measurer = probe_of(key, setup)
     measurer.context.images = images
+    measurer.context.replay_obstacle = measurer.context.replay_obstacle or obstacle
     told, span = len(measurer.notes), (0, len(images))
     found = measurer.measure((replace(job, span=span) for job in jobs), baseline)
     return [replace(result, job=job) for job, result in zip(jobs, found, strict=True)], measurer.notes[told:]
@@ -130,7 +138,6 @@ def prepare(setup: RunSetup) -> Measurer:
     )
     context.prediction_bytes = setup.prediction_bytes
     context.take(setup.layout)
-    context.replay_obstacle = setup.replay_obstacle
     context.admit(setup.further_uses)
     compressor, planned = bind_compression(context, setup.spec, setup.first_images)
     if described(planned) != setup.targets:
@@ -152,7 +159,6 @@ def setup_of(sweep: Sweep) -> RunSetup:
         task=sweep.context.task.name,
         prediction_bytes=context.prediction_bytes,
         layout=context.layout,
-        replay_obstacle=context.replay_obstacle,
         further_uses=context.trace.used_by_others,
         targets=described(sweep.planned),
         versions=versions_here(),
