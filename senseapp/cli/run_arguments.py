@@ -28,7 +28,7 @@ from senseapp.core.files import MOST_TEXT_BYTES, home, read_at_most
 from senseapp.descriptions import SOURCES, parse_numbers
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.descriptions.targets import TARGETS
-from senseapp.metrics import metric_named
+from senseapp.metrics import METRICS
 from senseapp.records.goal import settings_for
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, check_promisable
@@ -273,7 +273,7 @@ def loss_from(number: float, metric: str, *, flag: str) -> float:
     Raises:
         InvalidSpec: it is negative, no number, or above 100 points.
     """
-    view = metric_named(metric)
+    view = METRICS.named(metric)
     if not (0 <= number <= 100 if view.is_share else 0 <= number < math.inf):
         unit = (
             "points, from 0 to 100"

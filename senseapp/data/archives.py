@@ -56,7 +56,7 @@ def open_archive(path: Path, limits: ArchiveLimits | None = None) -> ZipSource |
     try:
         if start.startswith(_ZIP):
             return ZipSource(path, limits)
-        if start.startswith(_GZIP) or start[257:262] == b"ustar" or _is_old_tar(start):
+        if start.startswith(_GZIP) or start[257:262] == b"ustar":
             return TarSource(path, limits, gzipped=start.startswith(_GZIP))
     except _DAMAGE as error:
         raise InvalidDataset(
@@ -67,15 +67,6 @@ def open_archive(path: Path, limits: ArchiveLimits | None = None) -> ZipSource |
     kind = next((kind for magic, kind in _OTHERS.items() if start.startswith(magic)), None)
     found = f"is a {kind} file" if kind else "is not an archive"
     raise InvalidDataset(f"{title} {found}; images come in a zip, tar or tar.gz. Pack them as one of these.")
-
-
-def _is_old_tar(start: bytes) -> bool:
-    """Return whether this block is a tar header of before 1988, which has a check sum but no name."""
-    try:
-        tarfile.TarInfo.frombuf(start, "utf-8", "surrogateescape")
-    except tarfile.HeaderError:
-        return False
-    return True
 
 
 class ZipSource:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -88,7 +88,7 @@ def decoded_picture(file: bytes, mode: ChannelMode, transform: EvalTransform | N
     if not file:
         raise Unreadable("empty file")
     _check_parts(file)
-    with _as_unreadable():
+    try:
         if mode == "bands" and is_tiff(file):
             return _tiff_bands(file, transform)
         image = Image.open(io.BytesIO(file), formats=_FORMATS)  # reads the header only
@@ -101,13 +101,6 @@ def decoded_picture(file: bytes, mode: ChannelMode, transform: EvalTransform | N
             if tags.get(TiffImagePlugin.COMPRESSION) in (6, 7):  # values of the tag for its compression
                 _check_scans(file, _pixels_of_part(tags, width, height))
         return _label_image(image) if mode == "index" else _decode(image, mode, transform)
-
-
-@contextmanager
-def _as_unreadable() -> Iterator[None]:
-    """Turn whatever goes wrong while a picture is read into the reason why it is left out."""
-    try:
-        yield
     except Unreadable:
         raise
     except Exception as error:  # on damaged files Pillow's readers raise whatever their parsing runs into

@@ -154,10 +154,6 @@ class PreparedImages:
             names=tuple(self.names[i] for i in indices),
         )
 
-    def normalised_as(self, preprocessing: Preprocessing) -> PreparedImages:
-        """Return the same pictures in the same crop with the mean, std and channel order of ``preprocessing``."""
-        return replace(self, preprocessing=preprocessing)
-
 
 def follow(images: ImageSet, class_map: Sequence[tuple[str, int]]) -> bool:
     """Return whether the labels of ``images`` are those of ``class_map``, one of the orders that fit them."""

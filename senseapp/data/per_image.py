@@ -72,16 +72,6 @@ def chosen_of(values: PerImage, indices: Sequence[int]) -> PerImage:
     return torch.index_select(values, 0, index, out=allocate_rows(len(index), values.shape[1:], values.dtype))
 
 
-def on_device(values: PerImage, device: torch.device) -> PerImage:
-    """Return a tensor on ``device``; objects of each image stay as they are."""
-    return values.to(device) if isinstance(values, torch.Tensor) else values
-
-
-def separate(values: PerImage) -> PerImage:
-    """Return a tensor that shares no memory with others, to be sent elsewhere; objects stay as they are."""
-    return values.clone() if isinstance(values, torch.Tensor) else values
-
-
 def bytes_of(value: Any) -> Iterator[memoryview]:
     """Yield bytes that differ wherever ``value`` does: tensors, arrays, numbers, texts, and what holds them.
 

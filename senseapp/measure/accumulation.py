@@ -11,7 +11,7 @@ from torch import Tensor
 
 from senseapp.core.groups import grouped
 from senseapp.measure.plan import PlannedTarget
-from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among, merge_moments, moments_of
+from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
 from senseapp.metrics.predictions import Predictions, num_bytes
 from senseapp.records.measurement import LayerMeasurement, RecordedOutputs, Status
 
@@ -50,8 +50,8 @@ class BaselineOutputs:
         for low in range(start, max(stop, start + 1), together):
             high = min(low + together, stop)
             targets = None if self.targets is None else self.targets[low:high]
-            parts.append(moments_of(name, self.outputs[low:high], output[low - start : high - start], targets))
-        return functools.reduce(functools.partial(merge_moments, name), parts)
+            parts.append(METRICS[name].moments(self.outputs[low:high], output[low - start : high - start], targets))
+        return functools.reduce(METRICS[name].merge, parts)
 
     def recorded(self) -> RecordedOutputs | None:
         """Return the recorded outputs of the uncompressed model; None if none are recorded."""
@@ -113,7 +113,7 @@ class MeasurementAccumulator:
             changes = []
             for name, sums in result.moments.items():
                 earlier = before.change(name) if before else None
-                changes.append(change_of(name, merge_moments(name, earlier.moments, sums) if earlier else sums))
+                changes.append(change_of(name, METRICS[name].merge(earlier.moments, sums) if earlier else sums))
             measurement = planned.measurement(
                 level,
                 Status.MEASURED,

@@ -113,11 +113,8 @@ class GridBins:
         self.counts += _clamped(counts)
         inside = _clamped(torch.bincount(index, places.clamp(0, cells - 1).double(), minlength=bins + 2))
         self.place_sums += inside.view(cells, SUB_BINS).sum(dim=1)
-        # Sums of positive and of negative gradients, side by side: one pass for both.
-        signed = index.add_(gradients < 0, alpha=bins + 2)
-        sides = torch.bincount(signed, gradients.double(), minlength=2 * (bins + 2)).view(2, -1)
-        self.gradient_sums += _clamped(sides.sum(dim=0))
-        magnitudes = sides[0] - sides[1]
+        self.gradient_sums += _clamped(torch.bincount(index, gradients.double(), minlength=bins + 2))
+        magnitudes = torch.bincount(index, gradients.double().abs(), minlength=bins + 2)
         self.clamped_sensitivity += float(magnitudes[0] + magnitudes[-1])
         self.gradient_magnitudes += _clamped(magnitudes)
 

@@ -17,17 +17,8 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec, is_about_memory
 from senseapp.core.process import give_back_freed_memory
 from senseapp.data.images import ImageSet
 from senseapp.measure.plan import Layout, lay_out, memory_bytes, micro_batches, precision_context
-from senseapp.measure.replay import (
-    DIFFERS,
-    Prefix,
-    Replay,
-    ReplayMismatch,
-    failure_of,
-    find_replay_obstacle,
-    prefix_bytes_per_image,
-    replayed,
-)
-from senseapp.metrics.predictions import Gathered, Predictions, equal, joined, stored
+from senseapp.measure.replay import Prefix, Replay, find_replay_obstacle, prefix_bytes_per_image
+from senseapp.metrics.predictions import Gathered, Predictions, joined, stored
 from senseapp.networks.network import Abilities, abilities_of, images_per_pass
 from senseapp.networks.profile import CONVOLUTIONS, others_note, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, trace_calls
@@ -217,32 +208,19 @@ class MeasurementContext:
             self.trace = trace_calls(self.model, self.arrange(self._sample))
         self.trace.add_uses(further)
 
-    def avoid_channels_last(self) -> None:
-        """Switch to the contiguous memory order, because some images fail in channels-last."""
-        self.channels_last = False
-        self.take(replace(self.layout, channels_last=False))
-
-    def check_replay(self, positions: Sequence[int]) -> None:
-        """Check whether the model can be replayed from each of ``positions``; sets :attr:`replay_obstacle`."""
-        sample = self.arrange(self._sample)
-        with precision_context(self.layout.precision, self.device):
-            self.replay_obstacle = find_replay_obstacle(self.model, self.trace, sample, sorted(set(positions)))
-
-    def check_replay_over(self, span: tuple[int, int], positions: Sequence[int], plain: Predictions) -> None:
-        """Check that a replay of the unchanged model reproduces ``plain`` for the images of ``span`` bit for bit.
+    def check_replay(self, span: tuple[int, int], positions: Sequence[int], plain: Predictions) -> None:
+        """Check that a replay reproduces ``plain`` for the images of ``span``; sets :attr:`replay_obstacle`.
 
         It costs about one pass over them. Out-of-memory errors are raised.
         """
         if self.replay_obstacle:
             return
-        try:
-            with precision_context(self.layout.precision, self.device):
-                found = replayed(self.model, self.trace, self.batches(*span), sorted(set(positions)), self.read)
-            self.replay_obstacle = None if equal(joined([stored(each) for each in found]), plain) else DIFFERS
-        except (ReplayMismatch, Exception) as error:
-            if is_about_memory(error):
-                raise
-            self.replay_obstacle = failure_of(error)
+        start, stop = span
+        parts = [plain[low - start : high - start] for low, high in micro_batches(start, stop, self.layout.micro_batch)]
+        with precision_context(self.layout.precision, self.device):
+            self.replay_obstacle = find_replay_obstacle(
+                self.model, self.trace, self.batches(*span), positions, parts, lambda raw: stored(self.read(raw))
+            )
 
     def look_at_all_images(self) -> dict[str, int]:
         """Find weights that other images use and the first one does not; fast where the first uses all.
@@ -253,9 +231,15 @@ class MeasurementContext:
         if all(layer.runs for layer in self.profile.layers):
             return {}
         macs = Counter[str]()
-        with precision_context(self.layout.precision, self.device):
-            for batch in self.arranged_when_read(self.images, 0, len(self.images)):
-                macs.update({name: use.macs for name, use in trace_calls(self.model, batch).uses.items()})
+        try:
+            with precision_context(self.layout.precision, self.device):
+                for batch in self.arranged_when_read(self.images, 0, len(self.images)):
+                    macs.update({name: use.macs for name, use in trace_calls(self.model, batch).uses.items()})
+        except Exception as error:  # other images than the first may need the other memory order
+            if not self.layout.channels_last or is_about_memory(error):
+                raise
+            self.take(replace(self.layout, channels_last=False))
+            return self.look_at_all_images()
         return {name: macs[name] // len(self.images) for name in macs if name not in self.trace.uses}
 
     def admit(self, further: Mapping[str, int]) -> str:

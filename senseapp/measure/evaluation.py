@@ -14,15 +14,12 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.measure.replay import (
-    DIFFERS,
     Prefix,
     Replay,
     ReplayMismatch,
     failure_of,
     find_replay_obstacle,
     prefix_bytes_per_image,
-    replayed,
-    same,
 )
 from senseapp.networks.network import state_kept
 from senseapp.networks.profile import has_idle_layers
@@ -92,36 +89,27 @@ class ReplayedEvaluation:
         return {name: macs // images for name, macs in self._macs.items() if name not in self.trace.uses}
 
     def check(self, sample: Any, positions: Sequence[int], representative: Sequence[int]) -> None:
-        """Check whether replay gives the results of whole passes, for ``sample`` and for all kept inputs.
+        """Check whether replay gives the results of whole passes, for all kept inputs.
 
         ``sample`` is the input of the traced pass, ``positions`` are those to resume the model from, ascending, and
         ``representative`` some of them that stand for all.
         """
-        if not isinstance(sample, Tensor):
-            self.obstacle = "the model is called with several inputs"
-            return
-        with state_kept(self.model):
-            self.obstacle = find_replay_obstacle(self.model, self.trace, sample, list(positions))
+        self.obstacle = None if isinstance(sample, Tensor) else "the model is called with several inputs"
         each = prefix_bytes_per_image(self.trace, list(positions))
         totals = accumulate(each * len(seen.inputs) for seen in self._seen)
         self._seen = self._seen[: sum(total <= _MOST_PREFIX_BYTES for total in totals)]  # others run as whole passes
         if not self.obstacle and self._seen:
-            self.obstacle = self._obstacle_over(representative)
+            inputs, outputs = [seen.prefix.inputs for seen in self._seen], [seen.output for seen in self._seen]
+            try:
+                with state_kept(self.model):
+                    self.obstacle = find_replay_obstacle(self.model, self.trace, inputs, representative, outputs)
+            except Exception as error:  # too little memory
+                self.obstacle = failure_of(error)
         for seen in self._seen:
             seen.output = None
 
     def _state_kept(self) -> AbstractContextManager[object]:
         return state_kept(self.model) if self._has_state else nullcontext()  # copies take milliseconds
-
-    def _obstacle_over(self, positions: Sequence[int]) -> str | None:
-        batches = [seen.prefix.inputs for seen in self._seen]
-        try:
-            with state_kept(self.model):
-                outputs: list[Any] = replayed(self.model, self.trace, batches, positions, lambda raw: raw)
-        except (ReplayMismatch, Exception) as error:
-            return failure_of(error)
-        equal = all(same(output, seen.output) for output, seen in zip(outputs, self._seen, strict=True))
-        return None if equal else DIFFERS
 
     def advance(self, position: int) -> None:
         """Move the kept outputs to ``position``; the model must be unchanged."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from senseapp.core.errors import InvalidDataset, MeasurementFailed
 from senseapp.core.process import PROCESS_CACHE
 from senseapp.data.images import ImageSet, TensorImages
 from senseapp.data.load import images_for
-from senseapp.data.per_image import on_device
 from senseapp.measure.bins import HISTOGRAM_CALIBRATION_IMAGES, SUB_BINS, GridBins, bins_of
 from senseapp.measure.folding import foldable_norms, norms_folded
 from senseapp.measure.plan import Layout, lay_out
@@ -33,30 +31,10 @@ Subject = tuple[nn.Module, ImageSet]
 """The network of a run, in ``eval()`` mode, and the images of a histogram."""
 
 
-@contextmanager
-def subject_of(
-    result: RunResult,
-    spec: HistogramSpec,
-    *,
-    data_roots: tuple[Path, ...],
-    progress: Callable[[str], None],
-) -> Iterator[Subject]:
-    """Yield the network and images of ``spec``; if the histogram before used the same, nothing is loaded.
-
-    Raises:
-        InvalidInput: the model or the images cannot be used.
-    """
-    key = result.spec.model, result.spec.data, spec.num_images, result.num_samples, result.spec.sensitivity.seed
-    most = min(spec.num_images, result.num_samples)
-    subject = PROCESS_CACHE.take((key, data_roots)) or load_subject(result.spec, most, data_roots, progress)
-    yield subject
-    PROCESS_CACHE.leave((key, data_roots), subject)
-
-
 def load_subject(
     run: RunSpec, num_images: int, data_roots: tuple[Path, ...], progress: Callable[[str], None]
 ) -> Subject:
-    """Load the model of ``run`` and up to ``num_images`` of its images, as :func:`subject_of` does for a result."""
+    """Load the model of ``run`` and up to ``num_images`` of its images."""
     progress("Loading the model")
     loaded = load_model(run.model, progress=progress)
     progress("Loading the images")
@@ -105,14 +83,19 @@ def histograms_of(
 ) -> Found:
     """Load the model and images of a run, and compute histograms of several layers in the same passes.
 
+    If the histogram before used the same model and images, nothing is loaded.
+
     Raises:
         InvalidInput: a layer, the model or the images cannot be used.
     """
     layers = [_known_layer(result, name) for name in names]
-    with subject_of(result, spec, data_roots=data_roots, progress=progress) as (module, images):
-        what = names[0] if len(names) == 1 else f"{len(names)} layers"
-        progress(f"Looking at the {spec.tensor} of {what}")
-        return quantization_histograms(module, images, layers, spec, task=task_named(result.spec.model.task))
+    run, most = result.spec, min(spec.num_images, result.num_samples)
+    key = run.model, run.data, most, run.sensitivity.seed, data_roots
+    module, images = PROCESS_CACHE.take(key) or load_subject(run, most, data_roots, progress)
+    progress(f"Looking at the {spec.tensor} of {names[0] if len(names) == 1 else f'{len(names)} layers'}")
+    found = quantization_histograms(module, images, layers, spec, task=task_named(run.model.task))
+    PROCESS_CACHE.leave(key, (module, images))
+    return found
 
 
 def _known_layer(result: RunResult, name: str) -> LayerProfile:
@@ -274,5 +257,5 @@ def _move(images: ImageSet, model: nn.Module) -> ImageSet:
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if device.type == "cpu" and not isinstance(images, TensorImages):
         return images
-    labels = None if images.labels is None else on_device(images.labels, device)
+    labels = images.labels.to(device) if isinstance(images.labels, Tensor) else images.labels
     return TensorImages(images.batch(0, len(images)).to(device), labels)

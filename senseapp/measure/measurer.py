@@ -91,7 +91,7 @@ class Measurer:
         context, known = self.context, self.context.replay_obstacle
         positions = representative_positions(self.planned)
         for start, stop in spans if positions else ():
-            context.check_replay_over((start, stop), positions, plain[start:stop])
+            context.check_replay((start, stop), positions, plain[start:stop])
         if context.replay_obstacle and not known:
             self.notes.append(plain_note(context.replay_obstacle))
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
-from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
@@ -139,15 +137,13 @@ class SomeImages:
         wanted = effective_preprocessing(data, model.preprocessing)
         key = replace(wanted, mean=(), std=(), channel_order="rgb"), model.num_classes, model.background
         if key not in self._read:
-            load = partial(images_for, model, data, task=self.task, seed=self.seed, data_roots=self.data_roots)
-            try:
-                images = load(num_samples=self.most)
-            except InvalidSpec:  # there are fewer
-                images = load()
+            images = images_for(
+                model, data, task=self.task, num_samples=self.most, seed=self.seed, data_roots=self.data_roots
+            )
             if not isinstance(images, PreparedImages):
                 return images
             self._read[key] = images
-        return self._read[key].normalised_as(wanted)
+        return replace(self._read[key], preprocessing=wanted)
 
 
 def subject_of(tried: Sequence[PreparationCandidate]) -> str:

@@ -25,7 +25,6 @@ import torch
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages
-from senseapp.measure.class_order import ClassOrders, judging
 from senseapp.measure.preparation_candidates import (
     PreparationCandidate,
     SomeImages,
@@ -34,7 +33,7 @@ from senseapp.measure.preparation_candidates import (
     subject_of,
     verdict,
 )
-from senseapp.measure.reading_evidence import AS_FOUND
+from senseapp.measure.reading_evidence import AS_FOUND, ClassOrders, judging
 from senseapp.measure.reading_search import choose_reading
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.metrics.paired_tests import Answers, Array, clearly_better

@@ -180,17 +180,14 @@ class _ReadingSearch(ReadingChoices):
             return
         batches = self._batches(images, every=labelled)
         raws = [self._raw(batch) for batch in batches]
-        readers = self._readers(raws, every=labelled)
-        if not labelled:
-            mirrored = [self._raw(batch.flip(3)) for batch in batches]
-            for place, reader in enumerate(readers):
-                one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
+        mirrored = [] if labelled else [self._raw(batch.flip(3)) for batch in batches]
+        for place, reader in enumerate(self._readers(raws, every=labelled)):
+            one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
+            if not labelled:
                 yield scored_by_mirror(self.task, one, raws, mirrored, batches[0].shape[3])
-            return
-        for place, reader in enumerate(readers):
+                continue
             read = [raw if reader is None else reader(raw) for raw in raws]
             outputs = joined([stored(self.task.predictions(each)) for each in read])
-            one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
             with suppress(InvalidDataset):  # no class numbers fit as many outputs
                 yield from self._in_every_order(one, outputs, cast("PreparedImages", self._images(data, reader)))
 

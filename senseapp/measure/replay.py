@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import UnreadableTensor, version_of
-from senseapp.core.errors import first_line_of
+from senseapp.core.errors import first_line_of, is_about_memory
+from senseapp.metrics.predictions import equal
 from senseapp.networks.trace import Call, CallTrace, map_tensors, tensors_in, wrapped_forwards
 
-_ReadT = TypeVar("_ReadT")
 _RESTLESS = "two passes over the same images differ"
-DIFFERS = "a pass that continues from kept outputs differs from a whole one"
+_DIFFERS = "a pass that continues from kept outputs differs from a whole one"
 
 
 class ReplayMismatch(BaseException):
@@ -215,28 +215,37 @@ class Replay:
         return output
 
 
-def find_replay_obstacle(model: nn.Module, trace: CallTrace, inputs: Tensor, positions: list[int]) -> str | None:
-    """Replay the unchanged model from each ascending position and compare with ``trace``, a pass over ``inputs``.
+def find_replay_obstacle(
+    model: nn.Module,
+    trace: CallTrace,
+    batches: Sequence[Tensor],
+    positions: Sequence[int],
+    plain: Sequence[Any],
+    read: Callable[[Any], Any] = lambda raw: map_tensors(raw, torch.clone),
+) -> str | None:
+    """Replay the unchanged model over ``batches`` from the ascending ``positions``, and compare with whole passes.
+
+    It costs about one pass. ``plain`` is what ``read`` makes of the output of whole passes, for each of ``batches``.
 
     Returns:
         The reason why the model cannot be replayed bit for bit; None if it can.
+
+    Raises:
+        Exception: there is too little memory.
     """
-    # A module with state from its last call passes it to later ones. To detect that, other inputs run in between, as
-    # they do when several batches are replayed in turn.
-    prefix, others = Prefix(trace, inputs), Prefix(trace, -inputs)
-    replay = Replay(model, trace)
+    # A batch alone runs with other inputs in between, which a module with state from its last call would use.
+    others = [-batches[0]] if len(batches) == 1 else []
     try:
-        with torch.inference_mode(), replay.installed():
-            if not (positions and _is_whole(trace, positions[0])) and not same(model(prefix.inputs), trace.output):
-                return _RESTLESS
-            for position in positions:
-                replay.advance(prefix, position)
-                replay.advance(others, position)
-                if not same(replay.resume(prefix), trace.output):
-                    return _RESTLESS if _is_whole(trace, position) else DIFFERS
+        found = _replayed(model, trace, [*batches, *others], positions, read)
+        if all(map(equal, found, plain)):
+            return None
+        with torch.inference_mode():
+            again = [read(model(Prefix(trace, batch).inputs)) for batch in batches]
     except (ReplayMismatch, Exception) as error:  # whatever is raised when calls are skipped, plain passes still work
+        if is_about_memory(error):
+            raise
         return failure_of(error)
-    return None
+    return _DIFFERS if all(map(equal, again, plain)) else _RESTLESS
 
 
 def plain_note(reason: str) -> str:
@@ -251,13 +260,13 @@ def failure_of(error: BaseException) -> str:
     return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
 
 
-def replayed(
+def _replayed(
     model: nn.Module,
     trace: CallTrace,
     batches: Sequence[Tensor],
     positions: Sequence[int],
-    read: Callable[[Any], _ReadT],
-) -> list[_ReadT]:
+    read: Callable[[Any], Any],
+) -> list[Any]:
     """Return ``read`` of the unchanged model's output for each of ``batches``, computed from kept outputs.
 
     All batches stop at each of the ascending ``positions`` in turn, as they do in a measurement, so that a module with
@@ -275,17 +284,3 @@ def replayed(
     for prefix in prefixes:
         prefix.require_untouched()
     return outputs
-
-
-def _is_whole(trace: CallTrace, position: int) -> bool:
-    """Return whether a pass that continues at ``position`` skips nothing."""
-    return all(call.end >= position for call in trace.calls)
-
-
-def same(output: Any, expected: Any) -> bool:
-    """Return whether two outputs are equal bit for bit; NaN equals NaN."""
-    ours, theirs = list(tensors_in(output)), list(tensors_in(expected))
-    if not ours or [each.shape for each in ours] != [each.shape for each in theirs]:
-        return False
-    pairs = zip(ours, theirs, strict=True)
-    return all(bool(((one == other) | (one.isnan() & other.isnan())).all()) for one, other in pairs)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 from torch import nn
 
 from senseapp.compressions.base import CompressionRequest, Compressor
-from senseapp.core.errors import InvalidSpec, SenseError, is_about_memory
+from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, draw
 from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
@@ -23,10 +22,8 @@ from senseapp.measure.plan import (
     automatic_precision,
     chunk_spans,
     plan_targets,
-    representative_positions,
     usual_layout,
 )
-from senseapp.measure.replay import plain_note
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, num_bytes, num_not_finite
 from senseapp.networks.network import Abilities, images_per_pass
@@ -104,55 +101,28 @@ class Sweep:
         """
         images = draw(images, spec.num_samples, spec.seed)
         context = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
-        calibration = images if calibration is None else calibration
-        opened = partial(cls._opened, context, spec, calibration, executor or Executor(), span_images, progress)
-        try:
-            return opened(layout)
-        except SenseError:
-            raise
-        except Exception as error:  # other images than the first may need the other memory order
-            if not context.layout.channels_last or is_about_memory(error):
-                raise
-            context.avoid_channels_last()
-            return opened(None if layout is None else replace(layout, channels_last=False))
-
-    @classmethod
-    def _opened(
-        cls,
-        context: MeasurementContext,
-        spec: SensitivitySpec,
-        calibration: ImageSet,
-        executor: Executor,
-        span_images: int | None,
-        progress: Callable[[str], None],
-        layout: Layout | None,
-    ) -> Sweep:
-        images, task, notes = context.images, context.task, list(context.images.notes)
-        metrics = task.layer_metrics(has_labels=images.labels is not None, num_outputs=context.profile.num_classes)
-        metric = _ranking_metric(spec, metrics, images, context.profile.num_classes)
+        num_outputs, notes = context.profile.num_classes, list(images.notes)
+        metrics = task.layer_metrics(has_labels=images.labels is not None, num_outputs=num_outputs)
+        metric = _ranking_metric(spec, metrics, images, num_outputs)
         notes += _take_layout(context, spec, layout)
         if note := context.admit(context.look_at_all_images()):
             notes.append(note)
         _require_abilities(spec, context.abilities)
-        compressor, planned = bind_compression(context, spec, calibration, progress)
-        if spec.mode != "quick":
-            context.check_replay(representative_positions(planned))
+        compressor, planned = bind_compression(context, spec, images if calibration is None else calibration, progress)
         if isinstance(compressor, AdaptedCompressor) and compressor.left:
             name, reason = next(iter(compressor.left.items()))
             notes.append(f"Measured without adapted weights: {name}: {reason} ({len(compressor.left)} such layers).")
-        if context.replay_obstacle:
-            notes.append(plain_note(context.replay_obstacle))
         recorded = images_to_record(
             metrics,
             num_images=len(images),
-            num_outputs=context.profile.num_classes,
+            num_outputs=num_outputs,
             measurements=len(planned) * len(spec.levels),
         )
         unmeasured = BaselineOutputs(torch.empty(0), images.labels, metrics, recorded_images=recorded)
-        sweep = cls(context, spec, compressor, planned, unmeasured, metric, executor, 0, notes)
+        sweep = cls(context, spec, compressor, planned, unmeasured, metric, executor or Executor(), 0, notes)
         sweep.span_images = sweep.executor.arrange(sweep, span_images)
         if images.labels is not None:
-            task.check_targets(images.labels, len(images), context.profile.num_classes)
+            task.check_targets(images.labels, len(images), num_outputs)
         if spec.mode != "quick":
             progress("Measuring the uncompressed model")
             sweep.complete_baseline()

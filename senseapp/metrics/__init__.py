@@ -6,14 +6,10 @@ A new metric is one file with a :class:`Metric`, and its line in :data:`METRICS`
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
 
 from senseapp.core.registry import Registry
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, number_text, powers
 from senseapp.metrics.classification import ClassificationMetric, check_labels
-
-if TYPE_CHECKING:
-    from senseapp.metrics.predictions import Predictions
 
 _OWN = ("TOP1", "TOP5", "LOSS", "KL", "AGREEMENT", "SQNR")
 METRICS: Registry[Metric] = Registry(
@@ -25,24 +21,9 @@ METRICS: Registry[Metric] = Registry(
 """All metrics, in the order in which they are shown; those of tasks come with their task."""
 
 
-def metric_named(name: str) -> Metric:
-    """Return the metric of that name; raises InvalidSpec where there is none."""
-    return METRICS.named(name)
-
-
-def moments_of(name: str, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
-    """Return :meth:`Metric.moments` of the metric ``name``; raises InvalidInput where that or the name is wrong."""
-    return metric_named(name).moments(baseline_output, output, targets)
-
-
-def merge_moments(name: str, first: Moments, second: Moments) -> tuple[float, ...]:
-    """Return :meth:`Metric.merge` of the metric ``name``: the moments of two disjoint sets of images together."""
-    return metric_named(name).merge(first, second)
-
-
 def change_of(name: str, moments: Moments, confidence: float = 0.95) -> MetricChange:
     """Return :meth:`Metric.change` of the metric ``name``; raises InvalidInput where that or the name is wrong."""
-    return metric_named(name).change(moments, confidence)
+    return METRICS.named(name).change(moments, confidence)
 
 
 def divergence_among(names: Collection[str]) -> str | None:
@@ -75,9 +56,6 @@ __all__ = [
     "check_labels",
     "divergence_among",
     "judging_among",
-    "merge_moments",
-    "metric_named",
-    "moments_of",
     "number_text",
     "powers",
     "primary_among",

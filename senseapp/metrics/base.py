@@ -84,6 +84,7 @@ class Metric(ABC):
         value_unit: of ``baseline`` and ``value``; ``%`` means that they are fractions, shown as percent.
         change_unit: of ``delta``; ``points`` for fractions, which are shown as percentage points.
         notable: the largest ``delta`` that is tolerable; no layer is called fragile for less.
+        notable_of_all: that of a whole compressed model, where it is another one.
         higher_is_better: direction of ``value``.
         task: whose outputs it speaks of; empty for those of any task.
         needs_labels: whether it judges the model by labels, so that it says something of the uncompressed model too;
@@ -115,6 +116,7 @@ class Metric(ABC):
     value_unit: str = ""
     change_unit: str = ""
     notable: float
+    notable_of_all: float | None = None
     higher_is_better: bool = True
     task: str = ""
     needs_labels: bool = False
@@ -139,7 +141,7 @@ class Metric(ABC):
     @property
     def tolerable(self) -> float:
         """The largest ``delta`` of a whole compressed model that is tolerable by default."""
-        return self.notable
+        return self.notable if self.notable_of_all is None else self.notable_of_all
 
     # ---- measurement
 
@@ -163,6 +165,8 @@ class Metric(ABC):
             )
         if self.needs_labels and targets is None:
             raise InvalidInput(f"The metric {self.name} needs labelled images. Choose one that needs no labels.")
+        if self.needs_labels and len(targets) != len(output):
+            raise InvalidInput(f"{len(output)} images need as many labels, got {len(targets)}.")
 
     def moments(self, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
         """Return the number of images and the sum of each of :meth:`terms` over a batch, in float64."""
@@ -272,8 +276,11 @@ class Metric(ABC):
         return f"at least {self.min_classes} classes" if num_classes < self.min_classes else ""
 
     def unchanged_upper_end(self, num_images: int) -> float:
-        """Return how large ``delta`` may be, with 95 % confidence, where no image has changed."""
-        return 0.0
+        """Return how large ``delta`` may be, with 95 % confidence, where no image has changed.
+
+        Of right answers it is the exact upper bound of a share of which no image was seen, at half the error.
+        """
+        return 1 - math.pow(0.025, 1 / num_images) if self.needs_labels and self.counted == "answers" else 0.0
 
     def largest_estimate(self, num_classes: int) -> float:
         """Return the largest estimate worth an axis; beyond it an estimate says no more than that all is lost."""
@@ -305,12 +312,12 @@ class Metric(ABC):
     @property
     def is_share(self) -> bool:
         """Whether it is a share of images, shown in percent and points."""
-        return self.value_unit == "%"
+        return self.value_unit == "%" and not self.divergence
 
     @property
     def factor(self) -> float:
         """Shown units for one unit of ``value`` and ``delta``: 100 for shares."""
-        return 100.0 if self.is_share else 1.0
+        return 100.0 if self.value_unit == "%" else 1.0
 
     @property
     def digits(self) -> int:

@@ -1,17 +1,8 @@
 """One-sided upper confidence bounds of a loss on new images, and how many images a bound needs.
 
 An interval of :mod:`senseapp.metrics.intervals` covers on average; a bound is for promises, so it exceeds the true loss
-with at least its confidence, for any number of images:
-
-===============================  ============================================================================
-0 or 1 (answers that change)     :func:`upper_bound_of_share`, exact binomial
--1, 0 or 1 (top-1, top-5)        :func:`upper_bound_of_net_share`, exact where no image gets better
-in a known range                 :func:`upper_bound_of_sums`, betting
-a function of all images (mAP)   bootstrap with one more image of the worst outcome, in
-                                 :meth:`senseapp.metrics.records.RecordMetric.upper_bound`
-===============================  ============================================================================
-
-Measured coverage is in ``docs/guarantee.md``.
+with at least its confidence, for any number of images. Which bound a metric has, and measured coverage:
+``docs/guarantee.md``. Those of figures of all images are in :class:`senseapp.metrics.intervals.ResampledDrop`.
 """
 
 from __future__ import annotations

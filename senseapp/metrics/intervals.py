@@ -1,21 +1,10 @@
 """Confidence intervals for paired per-image differences, computed from sums, and of figures of all images together.
 
-What kind of difference decides the interval; each was chosen by its measured coverage (``docs/INTERVALS.md``):
+What kind of difference decides the interval; each was chosen by its measured coverage (the table of *Choice* in
+``docs/INTERVALS.md``). One image says nothing about spread: intervals of means are then as wide as the metric's range.
 
-===========================  =================================================================
--1, 0 or 1 (top-1, top-5)    :func:`discordant_interval`, Bonett and Price
-0 or 1 (agreement)           :func:`proportion_interval`, Clopper and Pearson
-any sign (loss)              :func:`mean_interval`, Student's t widened where skewness asks for it
-never negative (KL)          :func:`mean_interval`, Hall's correction for skewness
-ratio of two sums (SQNR)     :func:`ratio_interval`, delta method on the log scale
-any function of all (mAP)    :class:`ResampledDrop`, BCa bootstrap over images
-===========================  =================================================================
-
-One image says nothing about spread: intervals of means are then as wide as the metric's range.
-
-The bootstrap serves figures of all images together, such as average precision or mean IoU. Both networks answer the
-same images, so each draw takes the same images for both. The interval is that of Efron (BCa), which corrects the
-percentiles of the draws for the bias and for the skewness of the figure.
+The bootstrap (BCa) serves figures of all images together, such as average precision or mean IoU. Both networks answer
+the same images, so each draw takes the same images for both.
 
 Sources of the bootstrap: Efron (1987), Better bootstrap confidence intervals, JASA 82, equations 4.1, 6.6 and 7.3;
 Hesterberg (2015), What teachers should know about the bootstrap, The American Statistician 69, section 3.4 (wider tails

@@ -109,10 +109,7 @@ class BernoulliDivergence(MultilabelMetric):
 class LabelAgreement(MultilabelMetric):
     """The share of labels, over images and labels, that stay on the same side of logit 0."""
 
-    @property
-    def tolerable(self) -> float:
-        """Five points, as :meth:`senseapp.metrics.classification.Agreement.tolerable` says of classes."""
-        return 0.05
+    notable_of_all: float | None = 0.05  # as of senseapp.metrics.classification.Agreement
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of the share of each image's labels that change; all of them where one is NaN."""

@@ -128,17 +128,10 @@ def _named(predictions: Predictions) -> Mapping[str, Any]:
     return predictions.parts if isinstance(predictions, Columns) else {"": predictions}
 
 
-def tensors_of(predictions: Predictions) -> Iterator[Tensor]:
-    """Yield each tensor, also those inside of objects."""
-    if isinstance(predictions, Columns):
-        for part in predictions.parts.values():
-            yield from tensors_in(part)
-    else:
-        yield predictions
-
-
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield all tensors of nested tuples, lists and dictionaries, in order."""
+    """Yield all tensors of predictions, or of nested tuples, lists and dictionaries, in order."""
+    if isinstance(value, Columns):
+        value = value.parts
     if _is_tensor(value):
         yield value
     elif isinstance(value, tuple | list | Mapping):
@@ -153,15 +146,15 @@ def _is_tensor(value: Any) -> bool:
 
 def num_bytes(predictions: Predictions) -> int:
     """Return how much memory predictions take, about."""
-    tensors = sum(each.numel() * each.element_size() for each in tensors_of(predictions))
+    tensors = sum(each.numel() * each.element_size() for each in tensors_in(predictions))
     objects = sum(len(part) for part in _named(predictions).values() if isinstance(part, tuple))
     return tensors + 64 * objects  # bytes of a Python object, at least
 
 
-def equal(one: Predictions, other: Predictions) -> bool:
-    """Return whether two predictions are equal to the bit; two NaN are equal."""
-    ours, theirs = list(tensors_of(one)), list(tensors_of(other))
-    if len(one) != len(other) or [each.shape for each in ours] != [each.shape for each in theirs]:
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two predictions or outputs of a model are equal to the bit; two NaN are equal."""
+    ours, theirs = list(tensors_in(one)), list(tensors_in(other))
+    if not ours or [each.shape for each in ours] != [each.shape for each in theirs]:
         return False
     return all(bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in zip(ours, theirs, strict=True))
 

@@ -39,21 +39,15 @@ class RecordMetric(Metric):
     def record(self, predictions: Any, index: int, targets: Any) -> Record:
         """Return the record of image ``index`` of ``predictions``, whose labels are ``targets``."""
 
-    def value_of(self, records: Sequence[Record]) -> float:
-        """Return the metric of the images of ``records``, of which one may come several times.
+    @abstractmethod
+    def values_of(self, records: Sequence[Record], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the metric for each row of ``counts``, (draws, N): how often each image comes."""
 
-        Subclasses define this or :meth:`values_of`.
-        """
+    def value_of(self, records: Sequence[Record]) -> float:
+        """Return the metric of the images of ``records``."""
         import numpy as np
 
         return float(self.values_of(records, np.ones((1, len(records))))[0])
-
-    def values_of(self, records: Sequence[Record], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the metric for each row of ``counts``, (draws, N): how often each image comes."""
-        import numpy as np
-
-        drawn = (np.repeat(np.arange(len(records)), row).tolist() for row in counts.astype(int))
-        return np.array([self.value_of([records[index] for index in row]) for row in drawn])
 
     def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
         """Raise: there are no terms to sum."""
@@ -120,10 +114,9 @@ class ClassMeanMetric(RecordMetric):
         """Return the mean over classes for each row of ``counts``; NaN where no class occurs."""
         import numpy as np
 
-        each = np.array([found.values for found in self.class_values(records, counts).values()])  # (classes, draws)
-        known = ~np.isnan(each.reshape(-1, len(counts)))
-        number = known.sum(axis=0)
-        sums = np.where(known, each.reshape(-1, len(counts)), 0.0).sum(axis=0)
+        values = [found.values for found in self.class_values(records, counts).values()]
+        each = np.array(values).reshape(-1, len(counts))  # (classes, draws)
+        sums, number = np.nansum(each, axis=0), (~np.isnan(each)).sum(axis=0)
         means: NDArray[np.float64] = np.divide(sums, number, out=np.full(len(counts), np.nan), where=number > 0)
         return means
 

@@ -124,12 +124,6 @@ class SegmentationMetric(Metric):
 
     task: str = "segmentation"
 
-    def check(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> None:
-        """Refuse predictions that are not alike, and masks that :func:`check_masks` would refuse for their number."""
-        super().check(baseline_output, output, targets)
-        if self.needs_labels and targets is not None and len(targets) != len(output):
-            raise InvalidInput(f"{len(output)} images need as many masks, got {len(targets)}.")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PixelDivergence(SegmentationMetric):
@@ -137,12 +131,12 @@ class PixelDivergence(SegmentationMetric):
 
     def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of each image's mean divergence, in nats."""
-        from torch import cat
+        from torch import cat, split
 
         before, after = log_probabilities_of(baseline_output), log_probabilities_of(output)
-        parts = [slice(low, low + _COMPARED_TOGETHER) for low in range(0, len(before), _COMPARED_TOGETHER)]
-        means = [kl_terms(before[part], after[part]).sum(2).mean(1) for part in parts]
-        return of_divergence(cat(means) if means else before.new_zeros(0), before.isnan().flatten(1).any(1))
+        parts = zip(*(split(each, _COMPARED_TOGETHER) for each in (before, after)), strict=True)
+        means = cat([kl_terms(old, new).sum(2).mean(1) for old, new in parts])
+        return of_divergence(means, before.isnan().flatten(1).any(1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,16 +36,6 @@ class SquaredError(Metric):
 
     least_loss: float = 0.0
 
-    @property
-    def is_share(self) -> bool:
-        """No: it is shown in percent, and may exceed 100 %."""
-        return False
-
-    @property
-    def factor(self) -> float:
-        """Percent."""
-        return 100.0
-
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of each image's squared error."""
         errors = squared_errors(baseline_output, output).mean(1)

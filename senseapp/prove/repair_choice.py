@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from senseapp.core.steps import OptionalSteps
-from senseapp.metrics import METRICS, MetricChange, change_of, merge_moments
+from senseapp.metrics import METRICS, MetricChange, change_of
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair import Repair
@@ -171,7 +171,7 @@ def crossed(
                 found.append(evaluator.judged(applied, evaluator.repair_images, *judge_on).moments)
     if len(found) < 2:
         return None
-    return tuple(change_of(name, merge_moments(name, sums, found[1][name])) for name, sums in found[0].items())
+    return tuple(change_of(name, METRICS[name].merge(sums, found[1][name])) for name, sums in found[0].items())
 
 
 def _loss(metric: str, changes: Changes | None) -> float:

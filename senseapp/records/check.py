@@ -10,7 +10,7 @@ from typing import Literal
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec, check_counts
 from senseapp.descriptions.processors import PROCESSORS
-from senseapp.metrics import MetricChange, metric_named
+from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.deployment import Median, OperatorShare
 from senseapp.records.promise import CONFIDENCE
@@ -59,7 +59,7 @@ class CheckSpec:
 
     def __post_init__(self) -> None:
         if self.metric is not None:
-            metric_named(self.metric)
+            METRICS.named(self.metric)
         if self.max_drop is not None and not 0 <= self.max_drop < math.inf:
             raise InvalidSpec(f"The largest loss is a number of at least 0, got {self.max_drop}.")
         if self.max_time is not None and not 0 < self.max_time < math.inf:

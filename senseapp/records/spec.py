@@ -14,7 +14,7 @@ from senseapp.core.errors import InvalidSpec, check_choice, check_counts
 from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.descriptions.targets import USUAL_TARGET, check_target
-from senseapp.metrics import metric_named
+from senseapp.metrics import METRICS
 from senseapp.tasks import TASKS, task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
 
@@ -257,7 +257,7 @@ class SensitivitySpec:
         check_choice("Mode must be", self.mode, get_args(Mode))
         check_choice("Precision must be", self.precision, get_args(Precision))
         if self.metric is not None:
-            metric_named(self.metric)
+            METRICS.named(self.metric)
         if not _DEVICE.fullmatch(self.device):
             raise InvalidSpec(f"The device must be auto, cpu, cuda, cuda:NUMBER or mps, got {self.device!r}.")
         check_counts(self, "num_samples", "batch_size")

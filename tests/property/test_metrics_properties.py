@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from senseapp.metrics import change_of, merge_moments, moments_of
+from senseapp.metrics import change_of
 from senseapp.metrics.intervals import discordant_interval
 from senseapp.records.resolution import rank_intervals, shared_ranks, undecided
 from senseapp.tasks import METRICS  # with those of all tasks
@@ -49,11 +49,10 @@ SHARES = ("top1", "top5", "agreement")
 @settings(max_examples=examples(80), deadline=None)
 def test_shards_merge_to_the_whole(given_metric, cut):
     metric, before, after, labels = given_metric
-    whole = moments_of(metric, before, after, labels)
-    merged = merge_moments(
-        metric,
-        moments_of(metric, before[:cut], after[:cut], labels[:cut]),
-        moments_of(metric, before[cut:], after[cut:], labels[cut:]),
+    whole = METRICS[metric].moments(before, after, labels)
+    merged = METRICS[metric].merge(
+        METRICS[metric].moments(before[:cut], after[:cut], labels[:cut]),
+        METRICS[metric].moments(before[cut:], after[cut:], labels[cut:]),
     )
     assert merged == whole if metric in SHARES else merged == pytest.approx(whole, rel=1e-12, abs=1e-12)
 
@@ -62,7 +61,7 @@ def test_shards_merge_to_the_whole(given_metric, cut):
 @settings(max_examples=examples(120), deadline=None)
 def test_intervals_hold_the_estimate_and_stay_in_range(given_metric, confidence):
     metric, before, after, labels = given_metric
-    change = change_of(metric, moments_of(metric, before, after, labels), confidence)
+    change = change_of(metric, METRICS[metric].moments(before, after, labels), confidence)
     slack = 1e-9 * (1 + abs(change.delta))
     assert change.ci_low - slack <= change.delta <= change.ci_high + slack
     if metric in (*SHARES, "label_agreement"):
@@ -110,8 +109,8 @@ def test_accuracy_intervals_rise_with_each_image_that_gets_worse(counts):
 @settings(max_examples=examples(60), deadline=None)
 def test_swapping_before_and_after_turns_the_sign(images, metric):
     before, after, labels = images
-    there = change_of(metric, moments_of(metric, before, after, labels))
-    back = change_of(metric, moments_of(metric, after, before, labels))
+    there = change_of(metric, METRICS[metric].moments(before, after, labels))
+    back = change_of(metric, METRICS[metric].moments(after, before, labels))
     assert there.delta == pytest.approx(-back.delta, abs=1e-12)
     assert (there.ci_low, there.ci_high) == pytest.approx((-back.ci_high, -back.ci_low), abs=1e-6)
     assert there.value == pytest.approx(back.baseline)
@@ -121,7 +120,7 @@ def test_swapping_before_and_after_turns_the_sign(images, metric):
 @settings(max_examples=examples(60), deadline=None)
 def test_a_positive_delta_is_a_worse_value(images, metric):
     before, after, labels = images
-    change = change_of(metric, moments_of(metric, before, after, labels))
+    change = change_of(metric, METRICS[metric].moments(before, after, labels))
     worsening = change.value - change.baseline
     if METRICS[metric].higher_is_better:
         worsening = -worsening

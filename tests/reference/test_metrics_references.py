@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 
-from senseapp.metrics import change_of, moments_of
+from senseapp.metrics import METRICS, change_of
 from senseapp.metrics.intervals import discordant_interval, mean_interval, proportion_interval, ratio_interval
 from senseapp.records.resolution import rank_intervals, spearman
 
@@ -25,7 +25,7 @@ def sums(values):
 
 def test_loss_equals_torch(scores):
     before, after, labels = scores
-    change = change_of("loss", moments_of("loss", *scores))
+    change = change_of("loss", METRICS["loss"].moments(*scores))
     assert change.baseline == pytest.approx(F.cross_entropy(before.double(), labels).item(), rel=1e-12)
     assert change.value == pytest.approx(F.cross_entropy(after.double(), labels).item(), rel=1e-12)
 
@@ -33,13 +33,13 @@ def test_loss_equals_torch(scores):
 def test_kl_equals_torch(scores):
     before, after, _ = (tensor.double() for tensor in scores)
     expected = F.kl_div(after.log_softmax(1), before.log_softmax(1), log_target=True, reduction="batchmean")
-    assert change_of("kl", moments_of("kl", *scores)).delta == pytest.approx(expected.item(), rel=1e-12)
+    assert change_of("kl", METRICS["kl"].moments(*scores)).delta == pytest.approx(expected.item(), rel=1e-12)
 
 
 @pytest.mark.parametrize(("metric", "k"), [("top1", 1), ("top5", 5)])
 def test_accuracy_equals_topk(scores, metric, k):
     before, after, labels = scores
-    change = change_of(metric, moments_of(metric, *scores))
+    change = change_of(metric, METRICS[metric].moments(*scores))
     for logits, accuracy in ((before, change.baseline), (after, change.value)):
         assert accuracy == pytest.approx((logits.topk(k).indices == labels[:, None]).any(1).double().mean().item())
 
@@ -47,7 +47,7 @@ def test_accuracy_equals_topk(scores, metric, k):
 def test_sqnr_equals_numpy(scores):
     before, after = scores[0].double().numpy(), scores[1].double().numpy()
     expected = 10 * np.log10((before**2).sum() / ((before - after) ** 2).sum())
-    assert change_of("sqnr", moments_of("sqnr", *scores)).value == pytest.approx(expected, rel=1e-12)
+    assert change_of("sqnr", METRICS["sqnr"].moments(*scores)).value == pytest.approx(expected, rel=1e-12)
 
 
 def test_student_interval_equals_scipy_where_skewness_is_zero():

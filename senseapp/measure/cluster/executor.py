@@ -6,14 +6,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any, TypeVar
 
 import ray
 
 from senseapp.core.errors import ClusterFailed
-from senseapp.data.per_image import separate
+from senseapp.data.per_image import chosen_of
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster import remote
 from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look
@@ -35,7 +35,7 @@ class RayExecutor(Executor):
     cluster: Cluster
     progress: Callable[[str], None]
     _plan: Plan | None = None
-    _key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _key: str = ""
     _setup: Any = None
     _device: str = ""
     _alone_since: float | None = None
@@ -43,7 +43,7 @@ class RayExecutor(Executor):
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
         """Send the model to the cluster, and choose a plan unless the run is resumed with ``span_images``."""
         with cluster_errors():
-            self._send(sweep)
+            self._key, self._setup = uuid.uuid4().hex, [ray.put(remote.setup_of(sweep))]
         if span_images is not None:
             return span_images
         # Kept outputs take at most a quarter of a worker's memory and 2 GiB: the rest is left to other jobs.
@@ -54,23 +54,15 @@ class RayExecutor(Executor):
 
     def baseline(self, sweep: Sweep) -> Predictions:
         """Return the predictions of all images, computed span by span by free workers, and time the passes."""
-        spans, parts, known = sweep.chunks(), dict[Span, remote.BaselinePart](), sweep.context.replay_obstacle
+        spans, parts = sweep.chunks(), dict[Span, remote.BaselinePart]()
         for span, part in self._outcomes(remote.baseline_task, ((span, (_sent(sweep, span),)) for span in spans)):
             parts[span] = part
             self._device = part.device
             sweep.note(*part.notes)
             sweep.context.replay_obstacle = sweep.context.replay_obstacle or part.obstacle
-        if sweep.context.replay_obstacle and not known:
-            with cluster_errors():
-                self._send(sweep)
         sweep.context.seconds_per_image = sum(part.seconds for part in parts.values()) / len(sweep.context.images)
         self._settle_plan(sweep, spans)
         return joined([parts[span].output for span in spans])
-
-    def _send(self, sweep: Sweep) -> None:
-        """Put the run's description into the object store, under a new key."""
-        self._key = uuid.uuid4().hex
-        self._setup = [ray.put(remote.setup_of(sweep))]
 
     def predicted_seconds(self, sweep: Sweep) -> float:
         """Return the simulated time of the plan without its baseline."""
@@ -92,7 +84,7 @@ class RayExecutor(Executor):
             for span, of_span in groupby(tasks, key=lambda task: task[1]):
                 images, baseline = _sent(sweep, span), ray.put(_baseline_of(sweep, span))
                 for task, _, some in of_span:
-                    yield task, (images, baseline, some)
+                    yield task, (images, baseline, some, sweep.context.replay_obstacle)
 
         for task, (results, notes) in self._outcomes(remote.block_task, calls()):
             sweep.note(*notes)
@@ -166,7 +158,7 @@ def _baseline_of(sweep: Sweep, span: Span) -> BaselineOutputs:
     (start, stop), targets = span, sweep.baseline.targets
     return BaselineOutputs(
         stored(sweep.baseline.outputs[start:stop]),
-        None if targets is None else separate(targets[start:stop]),
+        None if targets is None else chosen_of(targets, range(start, stop)),
         sweep.baseline.metrics,
         recorded_images=max(0, sweep.baseline.recorded_images - start),
     )

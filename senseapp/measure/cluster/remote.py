@@ -13,13 +13,14 @@ from typing import Any
 import ray
 from torch import nn
 
+from senseapp.compressions.base import Target
 from senseapp.core.errors import ClusterFailed
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster.plan import Block
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.measurer import JobResult, MeasurementJob, Measurer, Span
-from senseapp.measure.plan import Layout, PlannedTarget
+from senseapp.measure.plan import Layout
 from senseapp.measure.reuse import differences, versions_here
 from senseapp.measure.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
 from senseapp.metrics.predictions import Predictions
@@ -39,7 +40,7 @@ def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSetup:
-    """Description of a run for workers, without images; each worker must derive equal ``targets``."""
+    """Description of a run for workers, without images; each worker must derive ``targets`` of equal positions."""
 
     model: nn.Module
     first_images: ImageSet
@@ -47,9 +48,8 @@ class RunSetup:
     task: str
     prediction_bytes: int
     layout: Layout
-    replay_obstacle: str | None
     further_uses: dict[str, int]
-    targets: tuple[tuple[tuple[str, ...], int], ...]
+    targets: tuple[tuple[Target, int], ...]
     versions: dict[str, str]
 
 
@@ -65,11 +65,6 @@ class BaselinePart:
     device: str
     notes: tuple[str, ...]
     obstacle: str | None = None
-
-
-def described(planned: Sequence[PlannedTarget]) -> tuple[tuple[tuple[str, ...], int], ...]:
-    """Return the layers and position of each target, which must be equal on all machines."""
-    return tuple((item.target.members, item.position) for item in planned)
 
 
 _prepared: dict[str, Measurer] = {}
@@ -103,11 +98,20 @@ def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
 
 
 def block_task(
-    key: str, setup: Any, images: ImageSet, baseline: BaselineOutputs, jobs: Sequence[MeasurementJob]
+    key: str,
+    setup: Any,
+    images: ImageSet,
+    baseline: BaselineOutputs,
+    jobs: Sequence[MeasurementJob],
+    obstacle: str | None,
 ) -> tuple[list[JobResult], list[str]]:
-    """Return the result of each job on the images of its span, and new notes, in a worker."""
+    """Return the result of each job on the images of its span, and new notes, in a worker.
+
+    ``obstacle`` is why some span of the run cannot be replayed; None if all can.
+    """
     measurer = probe_of(key, setup)
     measurer.context.images = images
+    measurer.context.replay_obstacle = measurer.context.replay_obstacle or obstacle
     told, span = len(measurer.notes), (0, len(images))
     found = measurer.measure((replace(job, span=span) for job in jobs), baseline)
     return [replace(result, job=job) for job, result in zip(jobs, found, strict=True)], measurer.notes[told:]
@@ -130,10 +134,9 @@ def prepare(setup: RunSetup) -> Measurer:
     )
     context.prediction_bytes = setup.prediction_bytes
     context.take(setup.layout)
-    context.replay_obstacle = setup.replay_obstacle
     context.admit(setup.further_uses)
     compressor, planned = bind_compression(context, setup.spec, setup.first_images)
-    if described(planned) != setup.targets:
+    if tuple((item.target, item.position) for item in planned) != setup.targets:
         raise ClusterFailed(
             "A worker runs the layers of this model in another order than the machine that started the run, so their "
             "figures would not be comparable. Measure this model on one machine."
@@ -152,9 +155,8 @@ def setup_of(sweep: Sweep) -> RunSetup:
         task=sweep.context.task.name,
         prediction_bytes=context.prediction_bytes,
         layout=context.layout,
-        replay_obstacle=context.replay_obstacle,
         further_uses=context.trace.used_by_others,
-        targets=described(sweep.planned),
+        targets=tuple((item.target, item.position) for item in sweep.planned),
         versions=versions_here(),
     )
 

@@ -87,7 +87,7 @@ def _measured(sweep: Sweep, keys: Iterable[Key], images: Tensor) -> dict[Key, fl
     checked = sweep.spec.mode != "quick" or bool(context.replay_obstacle)  # exact runs have checked all their images
     if not checked:
         positions = representative_positions([sweep.planned[job.index] for job in jobs])
-        context.check_replay_over(span, positions, context.outputs(*span))
+        context.check_replay(span, positions, context.outputs(*span))
         if context.replay_obstacle:
             sweep.notes.append(
                 f"The true passes of the quick scan ran through the whole model: {context.replay_obstacle}."

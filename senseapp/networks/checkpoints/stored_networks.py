@@ -7,9 +7,11 @@ file (student and teacher, plain and averaged weights) are found as two prefixes
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -189,8 +191,8 @@ class _NetworkSearch:
         if self._only is not None:
             shared = np.where([item is self._only for item in known], shared, 0)
         self._closest = max(self._closest, (int(shared.max()), prefix), key=lambda item: item[0])
-        alike = np.argsort(-shared / sketches.lengths, kind="stable")[:40]  # to be ranked where none fits
         shares = shared / sketches.lengths
+        alike = np.argsort(-shares, kind="stable")[:40]  # to be ranked where none fits
         self._alike[prefix] = [(known[place], float(shares[place])) for place in alike if shared[place]]
         places = np.nonzero((shared >= sketches.needed) & (shared > 0))[0]
         return sorted((known[place] for place in places), key=lambda item: -item.num_weights)
@@ -262,15 +264,11 @@ class _NetworkSearch:
 def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Return the names by prefix, with at least the size of the smallest architecture; at most the fullest prefixes."""
     fewest = min(item.num_weights for item in load_fingerprints()) - 2  # a classifier may be missing
-    below: dict[str, list[str]] = {"": []}
+    below = defaultdict[str, list[str]](list, {"": []})
     for name in weights_only(dict.fromkeys(tensors, ())):
-        below[""].append(name)
-        start = -1
-        for _ in range(12):  # modules lie some ten levels deep with their wrappers
-            start = name.find(".", start + 1)
-            if start < 0:
-                break
-            below.setdefault(name[: start + 1], []).append(name)
+        modules = name.split(".")[:-1][:12]  # they lie some ten levels deep with their wrappers
+        for prefix in accumulate(modules, lambda outer, module: f"{outer}{module}.", initial=""):
+            below[prefix].append(name)
     known = {prefix: names for prefix, names in below.items() if len(names) >= fewest or not prefix}
     if len(known) > _MOST_PREFIXES:
         known = dict(sorted(known.items(), key=lambda item: -len(item[1]))[:_MOST_PREFIXES])

@@ -18,7 +18,7 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.data import per_image
 from senseapp.data.images import PreparedImages, draw
 from senseapp.data.load import load_images
-from senseapp.data.per_image import allocate_rows, bytes_of, chosen_of, on_device, separate
+from senseapp.data.per_image import allocate_rows, bytes_of, chosen_of
 from senseapp.data.pictures import survey_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import SHAPE_NAMES, WITHOUT_LABELS, DataSpec
@@ -444,13 +444,11 @@ def test_targets_that_differ_have_other_bytes() -> None:
         digest((object(),))
 
 
-def test_targets_of_either_kind_are_moved_and_separated() -> None:
+def test_targets_are_chosen_where_they_are() -> None:
     masks, objects = torch.zeros(2, 3, dtype=torch.uint8), ({"boxes": torch.zeros(0, 4)},)
-    assert separate(masks[:1]).data_ptr() != masks.data_ptr()
-    assert separate(objects) is objects
-    assert on_device(masks, torch.device("meta")).device.type == "meta"
-    assert on_device(objects, torch.device("meta")) is objects
     assert chosen_of(masks.to("meta"), [1]).shape == (1, 3)
+    assert chosen_of(masks, range(1)).data_ptr() != masks.data_ptr()
+    assert chosen_of(objects, range(1)) == objects
 
 
 @pytest.mark.parametrize(("module", "read"), [(toy_segmentation, load), (shapes_detector, load_boxes)])

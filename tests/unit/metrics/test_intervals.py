@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binomtest
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics import change_of, merge_moments
+from senseapp.metrics import METRICS, change_of
 from senseapp.metrics.bounds import upper_bound_of_share
 from senseapp.metrics.intervals import (
     discordant_interval,
@@ -128,4 +128,4 @@ def test_a_confidence_out_of_range_is_refused(confidence):
 
 def test_moments_of_different_metrics_cannot_be_added():
     with pytest.raises(ValueError, match="zip"):
-        merge_moments("top1", (1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6))
+        METRICS["top1"].merge((1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6))

@@ -6,15 +6,7 @@ import pytest
 import torch
 
 from senseapp.core.errors import InvalidInput, InvalidSpec
-from senseapp.metrics import (
-    METRICS,
-    change_of,
-    divergence_among,
-    judging_among,
-    merge_moments,
-    moments_of,
-    primary_among,
-)
+from senseapp.metrics import METRICS, change_of, divergence_among, judging_among, primary_among
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 
@@ -24,7 +16,7 @@ CLASS_METRICS = ("top1", "top5", "loss", "kl", "agreement", "sqnr")
 
 def change(metric, before, after, labels=None):
     before, after = torch.tensor(before), torch.tensor(after)
-    return change_of(metric, moments_of(metric, before, after, None if labels is None else torch.tensor(labels)))
+    return change_of(metric, METRICS[metric].moments(before, after, None if labels is None else torch.tensor(labels)))
 
 
 def test_every_metric_is_registered_under_its_name_and_described():
@@ -102,7 +94,7 @@ def test_unchanged_scores_give_no_change_in_any_metric():
     scores = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(20) % 8
     for metric in CLASS_METRICS:
-        outcome = change_of(metric, moments_of(metric, scores, scores.clone(), labels))
+        outcome = change_of(metric, METRICS[metric].moments(scores, scores.clone(), labels))
         assert outcome.delta == 0, metric
         assert outcome.value == (INF if metric == "sqnr" else outcome.baseline)
         assert outcome.ci_low <= 0 <= outcome.ci_high
@@ -149,7 +141,10 @@ def test_one_image_gives_the_widest_interval():
 def test_one_class_runs_through_every_metric():
     ones = torch.ones(3, 1)
     for metric in CLASSIFICATION.metrics(has_labels=True, num_outputs=1):
-        assert change_of(metric, moments_of(metric, ones, 2 * ones, torch.zeros(3, dtype=torch.long))).num_samples == 3
+        assert (
+            change_of(metric, METRICS[metric].moments(ones, 2 * ones, torch.zeros(3, dtype=torch.long))).num_samples
+            == 3
+        )
 
 
 def test_moments_are_plain_numbers_and_add_up():
@@ -157,15 +152,15 @@ def test_moments_are_plain_numbers_and_add_up():
     before, after = torch.randn(2, 9, 7, generator=generator).unbind()
     labels = torch.arange(9) % 7
     for metric in CLASS_METRICS:
-        whole = moments_of(metric, before, after, labels)
-        parts = [moments_of(metric, before[cut], after[cut], labels[cut]) for cut in (slice(4), slice(4, 9))]
+        whole = METRICS[metric].moments(before, after, labels)
+        parts = [METRICS[metric].moments(before[cut], after[cut], labels[cut]) for cut in (slice(4), slice(4, 9))]
         assert all(type(number) is float for number in whole)
-        assert merge_moments(metric, *parts) == pytest.approx(whole, rel=1e-13)
+        assert METRICS[metric].merge(*parts) == pytest.approx(whole, rel=1e-13)
 
 
 def test_half_precision_scores_are_summed_in_float64():
     scores = torch.full((5000, 2), 1.0, dtype=torch.bfloat16)
-    assert moments_of("sqnr", scores, scores, None)[1] == 10000
+    assert METRICS["sqnr"].moments(scores, scores, None)[1] == 10000
 
 
 @pytest.mark.parametrize(
@@ -182,7 +177,9 @@ def test_half_precision_scores_are_summed_in_float64():
 )
 def test_wrong_arguments_are_refused_with_a_reason(metric, before, after, labels, message):
     with pytest.raises(InvalidInput, match=message):
-        moments_of(metric, torch.zeros(before), torch.zeros(after), None if labels is None else torch.tensor(labels))
+        METRICS.named(metric).moments(
+            torch.zeros(before), torch.zeros(after), None if labels is None else torch.tensor(labels)
+        )
 
 
 def test_few_images_are_ranked_by_the_divergence_and_a_model_is_judged_by_its_answers():

@@ -24,7 +24,7 @@ from senseapp.metrics.predictions import (
     num_not_finite,
     precise,
     stored,
-    tensors_of,
+    tensors_in,
 )
 from senseapp.metrics.records import Record, RecordMetric
 
@@ -64,11 +64,11 @@ def test_parts_that_are_joined_are_cut_again_to_the_same(sizes: list[int]) -> No
 
 def test_what_is_stored_has_no_gradient_and_fractions_in_float32() -> None:
     found = stored(columns(3))
-    assert [each.dtype for each in tensors_of(found)] == [torch.float32, torch.uint8, *[torch.float32] * 3]
+    assert [each.dtype for each in tensors_in(found)] == [torch.float32, torch.uint8, *[torch.float32] * 3]
     grown = stored(torch.ones(2, 3, requires_grad=True) * 2)
     assert isinstance(grown, torch.Tensor)
     assert not grown.requires_grad
-    assert {each.dtype for each in tensors_of(precise(found))} == {torch.float64, torch.uint8}
+    assert {each.dtype for each in tensors_in(precise(found))} == {torch.float64, torch.uint8}
 
 
 def test_each_image_with_a_number_that_is_not_finite_counts_once() -> None:
@@ -108,9 +108,10 @@ class Median(RecordMetric):
     def record(self, predictions: Any, index: int, targets: Any) -> Record:
         return [float(value) for value in predictions[index]["boxes"].flatten()]
 
-    def value_of(self, records: Sequence[Record]) -> float:
-        numbers = [number for record in records for number in record]
-        return float(np.median(numbers)) if numbers else 0.0
+    def values_of(self, records: Sequence[Record], counts: np.ndarray) -> np.ndarray:
+        drawn = ([number for record, times in zip(records, row, strict=True) for number in record * int(times)]
+                 for row in counts)  # fmt: skip
+        return np.array([float(np.median(numbers)) if numbers else 0.0 for numbers in drawn])
 
 
 MEDIAN = Median(name="median", label="Median", change_title="Drop of the median", help="", notable=0.01)

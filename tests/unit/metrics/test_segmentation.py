@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics import METRICS, change_of, merge_moments
+from senseapp.metrics import METRICS, change_of
 from senseapp.metrics.predictions import num_bytes
 from senseapp.metrics.segmentation import (
     ACCURACY,
@@ -106,7 +106,7 @@ def test_parts_of_the_images_merge(metric) -> None:  # type: ignore[no-untyped-d
     (before, after), truth = damaged(), masks()
     whole = moments(metric, before, after, truth)
     parts = [moments(metric, before[part], after[part], truth[part]) for part in (slice(0, 13), slice(13, None))]
-    assert merge_moments(metric.name, *parts) == pytest.approx(whole)
+    assert METRICS[metric.name].merge(*parts) == pytest.approx(whole)
 
 
 def test_a_mask_of_another_resolution_is_read_at_the_nearest_pixel() -> None:
@@ -164,7 +164,7 @@ def test_probabilities_are_kept_on_an_even_grid_in_bounded_memory(most_bytes: in
 
 def test_masks_that_do_not_belong_to_the_model_are_refused() -> None:
     predictions = SEGMENTATION.predictions(scores(0))
-    with pytest.raises(InvalidInput, match="40 images need as many masks"):
+    with pytest.raises(InvalidInput, match="40 images need as many labels"):
         MIOU.moments(predictions, predictions, masks()[:3])
     refused = {
         r"class numbers below 2, .* got 2": masks(),
