@@ -8,7 +8,7 @@ excludes the mean drop is not one of many looked at that stands out by chance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,11 @@ from senseapp.metrics.predictions import Predictions
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.judge import predictions
 from senseapp.records.answers import (
-    UNKNOWN,
     ChangedAnswers,
     ChangedPicture,
     ClassDrop,
-    ClassShare,
     FileAnswers,
+    LabelledAnswer,
     PictureAnswer,
     PictureAnswers,
 )
@@ -166,29 +165,25 @@ def file_answers(
     sure = [task.answer_shares(output) for output in (before, after)]
     if answers[0] is None or answers[1] is None or sure[0] is None or sure[1] is None:
         return None
-    alike, texts = Counter(task.output_name(index, names) for index in range(len(names))), dict[str, int]()
+    alike = Counter(task.output_name(index, names) for index in range(len(names)))
 
     def named(index: int) -> str:
         name = task.output_name(index, names)
         return f"{name} ({index})" if alike[name] > 1 else name  # outputs whose names are alike get their number
 
-    def places(several: Iterable[Sequence[int] | None]) -> tuple[int, ...]:
-        """Return the place of each answer's text, which is kept once."""
-        found = []
-        for outputs in several:
-            text = "" if outputs is None else ", ".join(map(named, outputs)) or f"no {task.label_words[0]}"
-            found.append(UNKNOWN if outputs is None else texts.setdefault(text, len(texts)))
-        return tuple(found)
+    def text(outputs: Sequence[int]) -> str:
+        return ", ".join(map(named, outputs)) or f"no {task.label_words[0]}"
 
-    return FileAnswers(
-        images=tuple(images.names),
-        labels=() if images.labels is None else places(task.labelled(images.labels)),
-        original=places(answers[0]),
-        file=places(answers[1]),
-        sure_original=tuple(round(share, 3) for share in sure[0].tolist()),
-        sure_file=tuple(round(share, 3) for share in sure[1].tolist()),
-        texts=tuple(texts),
+    known = [None] * len(images) if images.labels is None else task.labelled(images.labels)
+    labels = [None if outputs is None else text(outputs) for outputs in known]
+    original, file = (
+        {
+            name: LabelledAnswer(text=text(outputs), sure=round(share, 3), label=label)
+            for name, outputs, share, label in zip(images.names, answered, shares.tolist(), labels, strict=True)
+        }
+        for answered, shares in ((answers[0], sure[0]), (answers[1], sure[1]))
     )
+    return FileAnswers(original=original, file=file)
 
 
 def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Path, str]]) -> PictureAnswers:
@@ -227,7 +222,7 @@ def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Pat
         png=png_of(shown),
         input_size=(width, height),
         original=_answer(task, original, names, shown),
-        files=tuple((name, _answer(task, output, names, shown)) for name, output in outputs.items()),
+        files={name: _answer(task, output, names, shown) for name, output in outputs.items()},
         notes=images.notes,
     )
 
@@ -235,14 +230,12 @@ def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Pat
 def _answer(task: Task, output: Predictions, names: Sequence[str], picture: npt.NDArray[np.uint8]) -> PictureAnswer:
     """Return what a network answers to one image."""
     probabilities = task.probabilities(output)
-    shares: tuple[ClassShare, ...] = ()
+    shares: tuple[tuple[str, float], ...] = ()
     if probabilities is not None:
         # most probable classes, as top-5 accuracy counts
         best, indices = probabilities[0].topk(min(5, probabilities.shape[1]))
-        shares = tuple(
-            ClassShare(name=task.output_name(index, names), share=share)
-            for index, share in zip(indices.tolist(), best.tolist(), strict=True)
-        )
+        likeliest = [task.output_name(index, names) for index in indices.tolist()]
+        shares = tuple(zip(likeliest, best.tolist(), strict=True))
     drawn = task.drawn(picture, output[0])
     return PictureAnswer(
         text=task.output_text(output[0], names), shares=shares, drawn=b"" if drawn is None else png_of(drawn)

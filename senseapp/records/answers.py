@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from senseapp.core.codec import register
-from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import first_names, plural
 
 
@@ -52,7 +51,6 @@ class ClassDrop:
     stands_out: bool
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedAnswers:
     """Predictions that a compressed model changes.
@@ -93,73 +91,21 @@ class ChangedAnswers:
         return f"{said}{pay or none}"
 
 
-UNKNOWN = -1  # label of an image without one
-
-
-@register
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileAnswers:
-    """Answers of one file and of the original network, image by image.
-
-    Answers and labels are places in :attr:`texts`, so that each name is written once; equal texts are equal answers.
-
-    Attributes:
-        images: names of the images.
-        texts: the different answers and labels.
-        labels: of the images, :data:`UNKNOWN` for those without one; empty without labels.
-        original, file: what the two networks answer.
-        sure_original, sure_file: the probability of the answer, rounded to three digits.
-    """
-
-    images: tuple[str, ...]
-    texts: tuple[str, ...]
-    labels: tuple[int, ...]
-    original: tuple[int, ...]
-    file: tuple[int, ...]
-    sure_original: tuple[float, ...]
-    sure_file: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        lists = self.original, self.file, self.sure_original, self.sure_file, self.labels or self.images
-        if any(len(each) != len(self.images) for each in lists):
-            raise InvalidSpec("Each image has one answer of each network.")
-        places = (*self.labels, *self.original, *self.file)
-        if any(not UNKNOWN <= place < len(self.texts) for place in places):
-            raise InvalidSpec("An answer is not among the texts.")
-
-    def side(self, *, original: bool) -> AnswerSide:
-        """Return the answers of one of the two networks by the name of the image."""
-        answers, sure = (self.original, self.sure_original) if original else (self.file, self.sure_file)
-        labels = self.labels or (UNKNOWN,) * len(self.images)
-        return {
-            name: LabelledAnswer(
-                text=self.texts[answer], sure=share, label=None if label == UNKNOWN else self.texts[label]
-            )
-            for name, answer, share, label in zip(self.images, answers, sure, labels, strict=True)
-        }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledAnswer:
     """One answer with its probability, and the label of the image; None where that is unknown."""
 
     text: str
     sure: float
-    label: str | None
-
-
-AnswerSide = dict[str, LabelledAnswer]
-"""Answers of one network by the names of images."""
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DifferentAnswer:
-    """One image that two networks answer differently."""
+class FileAnswers:
+    """Answers of one file and of the original network, by the name of the image; equal texts are equal answers."""
 
-    image: str
-    label: str | None
-    first: LabelledAnswer
-    second: LabelledAnswer
+    original: dict[str, LabelledAnswer]
+    file: dict[str, LabelledAnswer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,30 +114,27 @@ class AnswerDifferences:
 
     Attributes:
         num_images: that both answered.
-        different: the images in question, those first that the networks are surest of.
+        different: both answers by the name of the image, those first that the networks are surest of.
         only_first, only_second: how many of these only one of them has right; None where labels are missing.
     """
 
     num_images: int
-    different: tuple[DifferentAnswer, ...]
+    different: dict[str, tuple[LabelledAnswer, LabelledAnswer]]
     only_first: int | None
     only_second: int | None
 
 
-def differences(first: AnswerSide, second: AnswerSide) -> AnswerDifferences:
-    """Compare the answers to the images that both sides have."""
-    shared = [name for name in first if name in second]
-    found = [
-        DifferentAnswer(image=name, label=first[name].label, first=first[name], second=second[name])
-        for name in shared
-        if first[name].text != second[name].text
-    ]
-    judged = bool(shared) and all(first[name].label is not None for name in shared)
+def differences(first: Mapping[str, LabelledAnswer], second: Mapping[str, LabelledAnswer]) -> AnswerDifferences:
+    """Compare the answers of two networks to the images that both have answered."""
+    shared = {name: (answer, second[name]) for name, answer in first.items() if name in second}
+    different = [(name, pair) for name, pair in shared.items() if pair[0].text != pair[1].text]
+    different.sort(key=lambda item: -sum(each.sure for each in item[1]))
+    judged = bool(shared) and all(one.label is not None for one, _ in shared.values())
+    only_first, only_second = (
+        sum(pair[side].text == pair[0].label for _, pair in different) if judged else None for side in (0, 1)
+    )
     return AnswerDifferences(
-        num_images=len(shared),
-        different=tuple(sorted(found, key=lambda each: -(each.first.sure + each.second.sure))),
-        only_first=sum(each.first.text == each.label for each in found) if judged else None,
-        only_second=sum(each.second.text == each.label for each in found) if judged else None,
+        num_images=len(shared), different=dict(different), only_first=only_first, only_second=only_second
     )
 
 
@@ -200,29 +143,20 @@ MOST_PICTURE_MEGABYTES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassShare:
-    """The probability of one class, or of one label of several."""
-
-    name: str
-    share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PictureAnswer:
     """What one network answers.
 
     Attributes:
         text: the answer in a few letters.
-        shares: the likeliest classes, the likeliest first; empty where outputs are no probabilities.
+        shares: the likeliest classes or labels with their probabilities; empty where outputs are none.
         drawn: the picture with the answer drawn in it, as a PNG file, where that is possible.
     """
 
     text: str
-    shares: tuple[ClassShare, ...]
+    shares: tuple[tuple[str, float], ...]
     drawn: bytes = b""
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureAnswers:
     """What all networks answer to one picture.
@@ -232,15 +166,10 @@ class PictureAnswers:
         input_size: width and height of the input, in pixels.
         original: the uncompressed network, in PyTorch.
         files: what each file answers in its runtime, by its name in the run's folder.
-        notes: sentences on how the picture was read.
     """
 
     png: bytes
     input_size: tuple[int, int]
     original: PictureAnswer
-    files: tuple[tuple[str, PictureAnswer], ...]
+    files: dict[str, PictureAnswer]
     notes: tuple[str, ...] = ()
-
-    def of(self, file: str) -> PictureAnswer | None:
-        """Return the answer of the file with this name; None if it has none."""
-        return dict(self.files).get(file)

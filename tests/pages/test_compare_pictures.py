@@ -6,7 +6,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.records.answers import FileAnswers
+from senseapp.records.answers import FileAnswers, LabelledAnswer
 from senseapp.records.candidate import Delivery
 from senseapp.records.spec import DataSpec, RunSpec
 from senseapp.server.backend import Backend
@@ -20,15 +20,18 @@ from tests.pictures import png
 INT8, FLOAT = a_candidate(), a_candidate("onnx", size=5_000_000, share=0.8, lost=0.01)
 WEIGHTS = a_candidate("weights", size=9_000_000, share=1.0, lost=0.0)
 TEXTS = ("crow", "jay", "rook")
-ANSWERS = FileAnswers(
-    images=("1.png", "2.png", "3.png", "4.png"),
-    texts=TEXTS,
-    labels=(0, 1, 2, 0),
-    original=(0, 1, 2, 1),
-    file=(0, 1, 0, 0),
-    sure_original=(0.9, 0.8, 0.7, 0.6),
-    sure_file=(0.9, 0.8, 0.55, 0.95),
-)
+
+
+def answered(sure: tuple[float, ...], *places: int) -> dict[str, LabelledAnswer]:
+    known = zip(places, sure, (0, 1, 2, 0), strict=True)
+    return {
+        f"{number}.png": LabelledAnswer(text=TEXTS[place], sure=share, label=TEXTS[label])
+        for number, (place, share, label) in enumerate(known, 1)
+    }
+
+
+SURE = 0.9, 0.8, 0.55, 0.95
+ANSWERS = FileAnswers(original=answered((0.9, 0.8, 0.7, 0.6), 0, 1, 2, 1), file=answered(SURE, 0, 1, 0, 0))
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def keep(backend: Backend, run_id: str) -> None:
     folder = backend.store.folder(run_id)
     folder.save("0" * 16, Delivery(candidates=(INT8, FLOAT)))
     folder.save_answers(INT8.file, ANSWERS)
-    folder.save_answers(FLOAT.file, replace(ANSWERS, file=(0, 2, 2, 0)))
+    folder.save_answers(FLOAT.file, replace(ANSWERS, file=answered(SURE, 0, 2, 2, 0)))
 
 
 @pytest.fixture(autouse=True)

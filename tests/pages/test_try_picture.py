@@ -6,7 +6,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.records.answers import ClassShare, PictureAnswer, PictureAnswers
+from senseapp.records.answers import PictureAnswer, PictureAnswers
 from senseapp.server.finished_runs import Work
 from tests.pages.conftest import open_page, texts, wait_for_card
 from tests.pages.test_recommendation import RESULTS, recommend
@@ -14,7 +14,7 @@ from tests.pictures import png
 
 
 def says(name: str, share: float) -> PictureAnswer:
-    return PictureAnswer(text=name, shares=(ClassShare(name=name, share=share), ClassShare(name="rook_", share=0.02)))
+    return PictureAnswer(text=name, shares=((name, share), ("rook_", 0.02)))
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, backend) -> list[Path]:
         if not picture.read_bytes().startswith(b"\x89PNG"):
             raise InvalidDataset("mine.png cannot be used as a picture: not a picture. Choose another.")
         files = [each for each in backend.store.folder(run_id).candidates() if each.runs]
-        answers = tuple((each.file, says("crow" if each.form == "int8" else "jay", 0.91)) for each in files)
+        answers = {each.file: says("crow" if each.form == "int8" else "jay", 0.91) for each in files}
         original = says("jay", 0.934)
         return PictureAnswers(png=png(), input_size=(224, 192), original=original, files=answers)
 

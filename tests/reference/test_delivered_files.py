@@ -13,7 +13,7 @@ import torch
 from senseapp.cli.main import main
 from senseapp.data.load import load_demo_images
 from senseapp.networks.sources.demo import load_demo_model
-from senseapp.records.candidate import Candidate
+from senseapp.records.candidate import Candidate, value_interval
 from senseapp.runtimes.onnxruntime.operations import OnnxTemplate
 from senseapp.store.run_folder import RunFolder
 from tests.delivered_files import HeldOut
@@ -77,7 +77,7 @@ def test_every_file_answers_as_its_figures_say(run: Run, held_out: HeldOut) -> N
         assert found["agreement"] == pytest.approx(own["agreement"], abs=1e-9), candidate.file
         assert found["kl"] == pytest.approx(own["kl"], rel=1e-4, abs=1e-9), candidate.file
         assert candidate.loss.baseline == pytest.approx(held_out.before["top1"], abs=1e-9)
-        low, high = candidate.interval
+        low, high = value_interval(candidate.loss)
         assert low <= own[candidate.metric] <= high
 
 
@@ -87,7 +87,7 @@ def test_the_answers_of_every_file_are_kept_image_by_image(run: Run, held_out: H
         kept = run.folder.answers(candidate)
         scores = held_out.scores(candidate, run.folder.path)
         for original, own in ((True, held_out.original), (False, scores)):
-            side = kept.side(original=original)
+            side = kept.original if original else kept.file
             assert [each.text for each in side.values()] == [str(best) for best in own.argmax(1)], candidate.file
             shares = torch.from_numpy(own).softmax(1).amax(1).tolist()
             assert [each.sure for each in side.values()] == pytest.approx(shares, abs=2e-3)

@@ -95,19 +95,18 @@ def test_the_shares_are_those_of_onnxruntime_with_the_transform_of_timm(tried) -
     for name, path in files.items():
         expected = probabilities(path, photo, model)
         order = np.argsort(-expected)[:5]
-        answer = found.of(name)
-        assert [each.name for each in answer.shares] == [names[index].split(",")[0] for index in order]
-        np.testing.assert_allclose([each.share for each in answer.shares], expected[order], atol=2e-5)
-        assert answer.text == answer.shares[0].name
-    assert found.of("own").shares != found.of("other").shares
-    assert found.of("a file made later") is None
+        answer = found.files[name]
+        assert [name for name, _ in answer.shares] == [names[index].split(",")[0] for index in order]
+        np.testing.assert_allclose([share for _, share in answer.shares], expected[order], atol=2e-5)
+        assert answer.text == answer.shares[0][0]
+    assert found.files["own"].shares != found.files["other"].shares
 
 
 def test_the_original_is_the_network_of_the_run(tried) -> None:
     _, _, _, found, _ = tried
-    own = found.of("own")
-    assert [each.name for each in found.original.shares] == [each.name for each in own.shares]
-    shares = ([each.share for each in answer.shares] for answer in (found.original, own))
+    own = found.files["own"]
+    assert [name for name, _ in found.original.shares] == [name for name, _ in own.shares]
+    shares = ([share for _, share in answer.shares] for answer in (found.original, own))
     np.testing.assert_allclose(*shares, atol=2e-5)  # the same weights in torch
 
 
@@ -139,7 +138,7 @@ def test_the_preparation_that_the_run_chose_is_used(tmp_path: Path) -> None:
     found = picture_answers(spec, picture, in_onnxruntime(own=file))
     how = replace(model, preprocessing=replace(model.preprocessing, mean=(0.9,), std=(2.0,)))
     expected = np.sort(probabilities(file, Image.open(picture), how))[::-1][:5]
-    np.testing.assert_allclose([each.share for each in found.of("own").shares], expected, atol=2e-5)
+    np.testing.assert_allclose([share for _, share in found.files["own"].shares], expected, atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +197,7 @@ def test_the_picture_is_removed_whatever_comes_of_it(service: Service) -> None:
     exported(load_model(DIGITS), folder.path / candidate.file, tuple("0123456789"))
     second = an_upload(service, file.getvalue())
     found = service.work.try_picture(run_id, second)
-    assert [name for name, _ in found.files] == [candidate.file]  # the other one is not on this server
+    assert list(found.files) == [candidate.file]  # the other one is not on this server
     third = an_upload(service, b"no picture")
     with pytest.raises(InvalidDataset, match="not a picture"):
         service.work.try_picture(run_id, third)

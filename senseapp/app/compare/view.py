@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 
 import pandas as pd
@@ -22,7 +23,7 @@ from senseapp.app.common.tables import text_table
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.core.texts import distinct
-from senseapp.records.answers import AnswerSide, DifferentAnswer, differences
+from senseapp.records.answers import LabelledAnswer, differences
 from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
@@ -48,6 +49,7 @@ _MOST_PICTURES = 24  # four rows on a wide screen, each a picture that the serve
 _WIDTH = 150  # pixels: a line of a caption holds an answer with its probability
 _SIDES = {"first": "Compare", "second": "With"}
 """Names of both files in the address, and the labels of their fields."""
+_Answers = Mapping[str, LabelledAnswer]
 KnownFiles = Sequence[tuple[str, RunRecord, tuple[Candidate, ...]]]
 """The letter of each run (empty for a single one), the run and its files."""
 
@@ -133,12 +135,12 @@ class _Choice:
         """Names the choice in the address."""
         return f"{self.record.run_id[:8]}.{self.file.file if self.file else 'original'}"
 
-    def answers(self) -> AnswerSide | None:
+    def answers(self) -> _Answers | None:
         """Return its answers; None where they were not kept."""
         work = backend.service().work
         for each in self.files if self.file is None else (self.file,):
             if (found := work.answers(self.record.run_id, each)) is not None:
-                return found.side(original=self.file is None)
+                return found.original if self.file is None else found.file
         return None
 
 
@@ -190,17 +192,17 @@ def _choose(known: KnownFiles) -> list[_Choice]:
     return [by_text[text] for text in texts]
 
 
-def _show(record: RunRecord, names: Sequence[str], first: AnswerSide, second: AnswerSide) -> None:
+def _show(record: RunRecord, names: Sequence[str], first: _Answers, second: _Answers) -> None:
     found = differences(first, second)
     st.markdown(md("**{}**", file_frames.difference_sentence(found, names)))
-    shown = found.different[:_MOST_PICTURES]
+    shown = dict(islice(found.different.items(), _MOST_PICTURES))
     if not shown:
         return
     pictures: dict[str, bytes] = {}
     if record.read_only:
         st.caption("Only the owner of the run sees its pictures.")
     elif record.spec.data.kind != "random":
-        wanted = tuple(each.image for each in shown)
+        wanted = tuple(shown)
         key = "pictures", record.run_id, wanted
         pictures = (
             answer_or_wait(
@@ -212,20 +214,13 @@ def _show(record: RunRecord, names: Sequence[str], first: AnswerSide, second: An
     if len(shown) < len(found.different):
         st.caption(f"The {len(shown)} that both are surest of.")
     with st.container(horizontal=True, gap="small", key="compare_pictures"):
-        for each in shown:
-            _picture(each, names, pictures.get(each.image, b""))
-
-
-def _picture(each: DifferentAnswer, names: Sequence[str], png: bytes) -> None:
-    with st.container(width=_WIDTH, gap="xsmall"):
-        if png:
-            st.image(png, width=_WIDTH)
-        lines = [each.label if each.label is not None else each.image]
-        lines += [
-            file_frames.difference_line(name, answer, each.label)
-            for name, answer in zip(names, (each.first, each.second), strict=True)
-        ]
-        st.caption(md("  \n").join(md("{}", line) for line in lines))
+        for image, answers in shown.items():
+            with st.container(width=_WIDTH, gap="xsmall"):
+                if image in pictures:
+                    st.image(pictures[image], width=_WIDTH)
+                label = answers[0].label
+                lines = [image if label is None else label, *map(file_frames.difference_line, names, answers)]
+                st.caption(md("  \n").join(md("{}", line) for line in lines))
 
 
 @st.fragment

@@ -73,7 +73,7 @@ def _take(run_id: str, uploaded: UploadedFile) -> None:
 
 
 def _show(found: PictureAnswers, chosen: Candidate) -> None:
-    answer = found.of(chosen.file)
+    answer = found.files.get(chosen.file)
     if answer is None:
         st.caption("This file is younger than the answers below: choose the picture once more to ask it.")
         return
@@ -81,7 +81,7 @@ def _show(found: PictureAnswers, chosen: Candidate) -> None:
     if original.text != answer.text:
         finding = f"The answers differ: {original.text} before, {answer.text} after."
     elif original.shares:
-        before, after = (fmt.percent(each.shares[0].share, digits=1) for each in (original, answer))
+        before, after = (fmt.percent(each.shares[0][1], digits=1) for each in (original, answer))
         finding = f"Both answer {answer.text}: {before} before, {after} after."
     st.markdown(md("## {}", finding))
     picture, left, right = st.columns([2, 3, 3], gap="medium")
@@ -100,5 +100,5 @@ def _shares(column: DeltaGenerator, title: str, answer: PictureAnswer) -> None:
             st.image(answer.drawn, width=_PICTURE_WIDTH, alt=f"{title}: {answer.text}")
         if not answer.shares:
             st.markdown(md("{}", answer.text))
-        for each in answer.shares:
-            st.progress(min(1.0, each.share), text=md("{} · {}", each.name, fmt.percent(each.share, digits=1)))
+        for name, share in answer.shares:
+            st.progress(min(1.0, share), text=md("{} · {}", name, fmt.percent(share, digits=1)))

@@ -51,7 +51,7 @@ def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run:
     """
     rows = []
     for each in with_one_original(candidates):
-        factor, (low, high) = METRICS[each.metric].factor, each.interval
+        factor, (low, high) = METRICS[each.metric].factor, value_interval(each.loss)
         standing = decided.standings[each.file]
         rows.append(
             {
@@ -341,7 +341,7 @@ def difference_sentence(found: AnswerDifferences, names: Sequence[str]) -> str:
     return f"{some}: {right}, neither on {neither}."
 
 
-def difference_line(side: str, answer: LabelledAnswer, label: str | None) -> str:
+def difference_line(side: str, answer: LabelledAnswer) -> str:
     """Return the prediction of one side for a picture: ``A: crow (61 %), right``."""
-    right = ", right" if label is not None and answer.text == label else ""
+    right = ", right" if answer.text == answer.label else ""
     return f"{side}: {answer.text} ({fmt.percent(answer.sure)}){right}"
