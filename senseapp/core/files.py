@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any, TextIO
 
 import platformdirs
 import psutil
@@ -161,12 +161,12 @@ def lock_home(folder: Path) -> None:
     """
     folder = folder.expanduser().resolve()
     with _holding:
-        if folder in _held or sys.platform == "win32":
+        if folder in _held:
             return
         with storage_errors(f"the folder {folder.name}"):
             make_private(folder)
             file = (folder / _LOCK_NAME).open("a+", encoding="utf-8")
-        if not _locked(file):
+        if not locked(file):
             with file:
                 raise HomeInUse(_holder(file))
         _held[folder] = file
@@ -176,8 +176,11 @@ def lock_home(folder: Path) -> None:
             file.flush()
 
 
-def _locked(file: TextIO) -> bool:
-    import fcntl  # not on every platform
+def locked(file: IO[Any]) -> bool:
+    """Lock an open file until it is closed or the process dies; return False if another process holds the lock."""
+    if sys.platform == "win32":  # which has no lock that a killed process gives up
+        return True
+    import fcntl
 
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -252,14 +252,6 @@ class TableRecord:
         return foreign_values.number(self.cells[column].replace(self.decimal, "."), column, least=least, most=most)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
-    """The named columns of a table, in any order; ``notes`` are sentences on what was detected and is not read."""
-
-    rows: tuple[TableRecord, ...]
-    notes: tuple[str, ...] = ()
-
-
 def column_key(text: str) -> str:
     """Return a column's name for comparisons: without case, spaces and punctuation.
 
@@ -269,8 +261,10 @@ def column_key(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
-def read_records(content: bytes | str, columns: Sequence[str], *, most_bytes: int = MOST_BYTES) -> Records:
-    """Read a table whose first line names ``columns``, in any order, among others that are ignored.
+def read_records(
+    content: bytes | str, columns: Sequence[str], *, most_bytes: int = MOST_BYTES
+) -> tuple[tuple[TableRecord, ...], tuple[str, ...]]:
+    """Read a table whose first line names ``columns``, in any order; return its rows, and notes on how it was read.
 
     Raises:
         TableError: see :func:`~senseapp.core.tables.read_table`; a column is missing or repeated.
@@ -285,13 +279,9 @@ def read_records(content: bytes | str, columns: Sequence[str], *, most_bytes: in
     surplus = [name for place, name in enumerate(table.rows[0]) if name and place not in places.values()]
     unread = (f"{plural(len(surplus), 'column')} of it not read: {listed(surplus)}.",) if surplus else ()
     commas = ("Commas in its numbers are decimal marks.",) if decimal == "," else ()
-    return Records(
-        rows=tuple(
-            TableRecord(line=line, cells=cells, decimal=decimal)
-            for line, cells in zip(table.lines[1:], rows, strict=True)
-        ),
-        notes=(*table.notes, *commas, *unread),
-    )
+    found = zip(table.lines[1:], rows, strict=True)
+    records = tuple(TableRecord(line=line, cells=cells, decimal=decimal) for line, cells in found)
+    return records, (*table.notes, *commas, *unread)
 
 
 def _keys(table: Table) -> list[str]:

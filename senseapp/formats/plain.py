@@ -154,12 +154,12 @@ def _is_table(content: str) -> bool:
 
 def _rows_from_table(content: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     try:
-        table = read_records(content, _ROW_FIELDS)
+        rows, notes = read_records(content, _ROW_FIELDS)
     except TableError as error:
         raise InvalidSchedule(
             f"This schedule file cannot be read. {error} A schedule CSV has the columns {','.join(_ROW_FIELDS)}."
         ) from error
-    return [_values_of(row) for row in table.rows], table.notes
+    return [_values_of(row) for row in rows], notes
 
 
 def _values_of(row: TableRecord) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from senseapp.records.goal import makes_files
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
-from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.records.spec import ModelSpec, RunSpec, without_folders
 from senseapp.server.access import Access, DiskUse, check_run_room
 from senseapp.server.backend import Backend, backend_at
 from senseapp.server.checks import Checks
@@ -33,7 +33,7 @@ from senseapp.server.run_requests import read_table, unpack_run_file
 from senseapp.server.settings import LOCAL_OWNER, ServerSettings, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
-from senseapp.store.run_folder import RunFolder
+from senseapp.store.run_folder import RunFolder, bytes_in
 
 _IMPORTED = "Imported from a run file; what is in it was measured elsewhere."
 
@@ -80,7 +80,7 @@ class Service(Access):
         result = self._backend.so_far(self._store.readable(run_id, self.owner))
         if result is None or not record.read_only:
             return result
-        return result.without_folders()
+        return without_folders(result)
 
     def rename(self, run_id: str, title: str) -> None:
         """Change the title of a run."""
@@ -136,7 +136,7 @@ class Service(Access):
             call = partial(unpack_run_file, path, Path(folder), most_bytes)
             title = self._answer(file_request(call, str(path), subject="This file"))
             unpacked = RunFolder(Path(folder))
-            check_run_room(use, unpacked.num_bytes())
+            check_run_room(use, bytes_in(unpacked.path))
             return self._keep_finished(unpacked.load_result(), unpacked.move_to, title=title, origin=_IMPORTED)
 
     def disk_use(self) -> DiskUse:
@@ -195,12 +195,14 @@ class Service(Access):
 
     def _keep_finished(self, result: RunResult, fill: Callable[[RunFolder], None], *, title: str, origin: str) -> str:
         """Create a finished run whose files ``fill`` writes, and return its id; on failure nothing is kept."""
-        return self._store.create_finished(
+        count = len(result.measurements)
+        return self._store.create(
             result.spec,
-            fill,
             owner=self.owner,
             title=title,
-            num_measurements=len(result.measurements),
+            fill=fill,
+            done=count,
+            total=count,
             headline=headline(result),
             origin=origin,
         ).run_id

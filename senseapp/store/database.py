@@ -13,7 +13,7 @@ from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidFile, StorageFailed
 from senseapp.core.files import storage_errors
 from senseapp.records.jobs import RunRecord, RunState
-from senseapp.records.spec import RunSpec
+from senseapp.records.spec import RunSpec, without_folders
 
 SCHEMA_VERSION = 5
 _SCHEMA = (
@@ -151,5 +151,5 @@ def record_of(row: sqlite3.Row) -> RunRecord:
 
 def seen_by_link(record: RunRecord) -> RunRecord:
     """Return ``record`` for readers with the link: without id, owner, server paths, origin and tags."""
-    spec = record.spec.without_folders()
+    spec = without_folders(record.spec)
     return replace(record, run_id=record.link, owner="", read_only=True, spec=spec, origin="", tags=())

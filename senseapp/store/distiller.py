@@ -54,12 +54,12 @@ def read_rows(content: bytes | str) -> tuple[tuple[DistillerRow, ...], tuple[str
         InvalidFile: it is empty or too large, lacks a column, or a row is out of range, repeated or without numbers.
     """
     try:
-        table = read_records(content, COLUMNS, most_bytes=_MOST_BYTES)
+        records, notes = read_records(content, COLUMNS, most_bytes=_MOST_BYTES)
     except TableError as error:
         raise InvalidFile(
             f"This sensitivity table cannot be read. {error} Choose a table with the columns {','.join(COLUMNS)}."
         ) from error
-    rows = tuple(_row(record) for record in table.rows)
+    rows = tuple(_row(record) for record in records)
     if not rows:
         raise InvalidFile("This sensitivity CSV has a header but no rows. Choose a file with measurements.")
     ((parameter, sparsity), most), *_ = Counter((row.parameter, row.sparsity) for row in rows).most_common(1)
@@ -71,7 +71,7 @@ def read_rows(content: bytes | str) -> tuple[tuple[DistillerRow, ...], tuple[str
             f"top1 and top5 must be percent, but none is above {highest:g}, which looks like fractions. "
             "Multiply both columns by 100."
         )
-    return rows, table.notes
+    return rows, notes
 
 
 def _row(record: TableRecord) -> DistillerRow:

@@ -50,14 +50,12 @@ def read_layer_times(content: bytes, profile: ModelProfile, scale: LevelScale, *
         InvalidFile: it is none of these files, damaged, or of another network; one sentence.
     """
     shown = printable(name)
-    if len(content) > MOST_BYTES:
-        raise InvalidFile(f"{shown} has more than {MOST_BYTES // 10**6} MB. {_advice()}")
     if not is_report(content):
         found_here = _from_table(content, profile, scale, shown)
         if level is not None:
             raise InvalidFile(f"{shown} says the levels itself: give it without one.")
         return found_here
-    found = _report(content, shown)
+    found, _ = _known_report(content, shown)
     if level is None:
         raise InvalidFile(f"{shown} is a profile of one network: say at which level its layers were, as LEVEL=FILE.")
     return matched(found, profile, level, shown)
@@ -69,10 +67,11 @@ def is_report(content: bytes) -> bool:
     >>> is_report(b"layerName;execStatus;"), is_report(b'[{"ph": "X"}]'), is_report(b"layer,level,ms")
     (True, True, False)
     """
-    head = content[:1000].lstrip(b"\xef\xbb\xbf \r\n\t")
-    printed = (b"= Run Order =", b"nference timings in us:", b"Accelerator configuration ")
-    is_table = head.startswith((b"[", b"{", b"layerName", b"experiment,network,"))
-    return is_table or any(mark in content for mark in printed)
+    try:
+        file = ReportFile(content, "")
+    except InvalidFile:  # tables may be in another encoding
+        return False
+    return file.text.startswith(("[", "{")) or any(each.recognises(file) for each in DEVICE_TIMES.values())
 
 
 def report_tools() -> str:
@@ -87,10 +86,7 @@ def summarised(content: bytes, *, name: str) -> ReportSummary:
     Raises:
         InvalidFile: it is no report, or damaged; one sentence.
     """
-    shown = printable(name)
-    if len(content) > MOST_BYTES:
-        raise InvalidFile(f"{shown} has more than {MOST_BYTES // 10**6} MB. {_advice()}")
-    report, tool = _known_report(content, shown)
+    report, tool = _known_report(content, printable(name))
     kinds: defaultdict[str, list[float]] = defaultdict(list)
     for row in report.rows:
         kinds[row.kind or row.name].append(row.seconds)
@@ -106,12 +102,10 @@ def summarised(content: bytes, *, name: str) -> ReportSummary:
     )
 
 
-def _report(content: bytes, shown: str) -> Report:
-    return _known_report(content, shown)[0]
-
-
 def _known_report(content: bytes, shown: str) -> tuple[Report, ReportFormat]:
     """Read a report; which it is, its content says."""
+    if len(content) > MOST_BYTES:
+        raise InvalidFile(f"{shown} has more than {MOST_BYTES // 10**6} MB. {_advice()}")
     try:
         file = ReportFile(content, shown)
         if known := next((each for each in DEVICE_TIMES.values() if each.recognises(file)), None):
@@ -120,8 +114,8 @@ def _known_report(content: bytes, shown: str) -> tuple[Report, ReportFormat]:
         raise InvalidFile(f"{error} {_advice()}") from error
     except BadValue as error:
         raise InvalidFile(f"{shown} is damaged: {error}.") from error
-    except (ValueError, TypeError, KeyError, RecursionError, AttributeError, OverflowError) as error:
-        raise InvalidFile(f"{shown} is damaged, or no report that senseapp knows. {_advice()}") from error
+    except (ValueError, TypeError, KeyError, RecursionError, AttributeError, OverflowError):
+        pass
     raise InvalidFile(f"{shown} is damaged, or no report that senseapp knows. {_advice()}")
 
 
@@ -151,13 +145,13 @@ def merged(parts: Iterable[LayerTimes]) -> LayerTimes:
 
 def _from_table(content: bytes, profile: ModelProfile, scale: LevelScale, shown: str) -> LayerTimes:
     try:
-        table = read_records(content, _COLUMNS, most_bytes=MOST_BYTES)
+        rows, notes = read_records(content, _COLUMNS, most_bytes=MOST_BYTES)
     except TableError as error:
         raise InvalidFile(
             f"{shown} is none of the files that senseapp reads times from. {error} {_advice()}"
         ) from error
     known, times, other = {layer.name for layer in profile.layers}, {}, []
-    for row in table.rows:
+    for row in rows:
         try:
             found = _time(row, scale)
         except ValueError as error:
@@ -172,7 +166,6 @@ def _from_table(content: bytes, profile: ModelProfile, scale: LevelScale, shown:
         else:
             other.append(found.layer)
     strangers = tuple(dict.fromkeys(other))
-    notes = table.notes
     if strangers:
         notes += (f"{plural(len(strangers), 'name')} in {shown} of no layer of this network: {listed(strangers)}.",)
     if not times:

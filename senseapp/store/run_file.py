@@ -21,7 +21,7 @@ from zipfile import ZipInfo
 from safetensors import SafetensorError, safe_open
 
 from senseapp import __version__
-from senseapp.core.codec import dumps, loads, register
+from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile
 from senseapp.core.files import storage_errors
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
@@ -33,6 +33,7 @@ from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
+from senseapp.records.spec import without_folders
 from senseapp.store.run_folder import PREFIXES, RunFolder
 
 HEAD_NAME = "run.json"
@@ -57,9 +58,6 @@ class RunFileHead:
 
     title: str
     written_by: str = ""
-
-
-register(RunFileHead)
 
 
 def extra_record(name: str) -> type | None:
@@ -211,7 +209,7 @@ def write_run_file(folder: RunFolder, title: str, stream: BinaryIO) -> None:
         InvalidFile: its files are damaged.
         StorageFailed: they cannot be read, or there is no room to write.
     """
-    carried = folder.load_result().without_folders()
+    carried = without_folders(folder.load_result())
     head = RunFileHead(title=title, written_by=__version__)
     with storage_errors("the run file"), zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(HEAD_NAME, dumps(head))
@@ -267,7 +265,7 @@ def read_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> st
                 tensors.keys()
         except (SafetensorError, OSError) as error:
             raise InvalidFile(f"{path.name} is no safetensors file ({error}). {_ADVICE}") from error
-    folder.save_result(with_printable_texts(replace(result, spec=result.spec.without_folders())))
+    folder.save_result(with_printable_texts(without_folders(result)))
     return str(with_printable_texts(head).title)
 
 

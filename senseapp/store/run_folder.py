@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
-from senseapp.core.files import fsync_folder, replace_file, storage_errors
+from senseapp.core.files import fsync_folder, locked, replace_file, storage_errors
 from senseapp.core.texts import first_names
 from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.candidate import Candidate, Delivery, with_one_original
@@ -171,10 +171,6 @@ class RunFolder:
             for path in self.path.iterdir():
                 path.rename(other.path / path.name)
 
-    def num_bytes(self) -> int:
-        """Return the disk space that the files take; 0 if the folder is gone."""
-        return bytes_in(self.path)
-
     def save_head(self, head: RunResult) -> None:
         """Store the facts known before the first measurement."""
         replace_file(self._head_file, dumps(replace(head, measurements=(), estimates=())))
@@ -185,7 +181,7 @@ class RunFolder:
 
     def load_result(self) -> RunResult:
         """Return the final result; raises NotFound where the run is not finished."""
-        if (result := _read_result(self._result_file)) is not None:
+        if (result := read_record(self._result_file, RunResult)) is not None:
             return result
         if self.is_claimed:
             raise NotFound(f"The run in {self.path.name} is not finished. Resume the analysis first.")
@@ -202,7 +198,7 @@ class RunFolder:
         """Return the final result, or what an unfinished run has found; None before its model was loaded."""
         if self.finished:
             return self.load_result()
-        head = _read_result(self._head_file)
+        head = read_record(self._head_file, RunResult)
         return head and replace(head, measurements=self.measurements.read(), estimates=self.load_estimates() or ())
 
     def save_estimates(self, estimates: tuple[LayerMeasurement, ...]) -> None:
@@ -244,16 +240,16 @@ class RunFolder:
     def begin(self, key: str) -> None:
         """Remember that a proof, a histogram or a search was asked for."""
         with storage_errors(self.path.name):
-            self._begun_file(key).touch()
+            (self.path / f"begun-{key}").touch()
 
     def end(self, key: str) -> None:
         """Remove the request of a task whose outcome, or error, is known."""
         with storage_errors(self.path.name):
-            self._begun_file(key).unlink(missing_ok=True)
+            (self.path / f"begun-{key}").unlink(missing_ok=True)
 
     def begun(self, key: str) -> bool:
         """Whether it was asked for and has not ended."""
-        return self._begun_file(key).is_file()
+        return (self.path / f"begun-{key}").is_file()
 
     def compressed_model(self, key: str) -> Path:
         """Return where the compressed model of the schedule called ``key`` is kept, as safetensors."""
@@ -289,37 +285,23 @@ class RunFolder:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep other processes from measuring into this folder; the system lifts the lock if this one dies.
-
-        Raises:
-            RunMismatch: another process is at it.
-        """
-        if os.name != "posix":  # flock has no counterpart elsewhere that a killed process gives up
-            yield
-            return
-        import fcntl
-
+        """Keep other processes from measuring into this folder; raises RunMismatch where one does."""
         with storage_errors(f"the folder {self.path.name}"):
             stream = (self.path / "lock").open("ab")
         with stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+            if not locked(stream):
                 raise RunMismatch(
                     f"Another senseapp is measuring into {self.path.name} right now. "
                     "Wait until it has finished, or choose another folder."
-                ) from error
+                )
             yield
-
-    def _begun_file(self, key: str) -> Path:
-        return self.path / f"begun-{key}"
 
     def _record_file(self, kind: type, key: str) -> Path:
         return self.path / f"{PREFIXES[kind]}-{key}.json"
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the size of all files in ``folder``, without those that are removed meanwhile."""
+    """Return the size of all files in ``folder``, without those that are removed meanwhile; 0 if it is gone."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -337,8 +319,11 @@ def read_record(path: Path, kind: type[T]) -> T | None:
     """Return the record in a file, or None where there is no file; raises as :class:`RunFolder` does."""
     if not path.is_file():
         return None
-    with storage_errors(path.name):
-        return loads(path.read_bytes(), kind)
+    try:
+        with storage_errors(path.name):
+            return loads(path.read_bytes(), kind)
+    except InvalidFile as error:
+        raise InvalidFile(f"{path.name}: {error}") from error
 
 
 @lru_cache(maxsize=256)
@@ -346,13 +331,6 @@ def _read_once(path: Path, _when: int) -> Any:
     """Read a record once; a page asks for all proofs at each move of a slider."""
     kind = next(kind for kind, prefix in PREFIXES.items() if path.name.startswith(f"{prefix}-"))
     return loads(path.read_bytes(), kind)
-
-
-def _read_result(path: Path) -> RunResult | None:
-    try:
-        return read_record(path, RunResult)
-    except InvalidFile as error:
-        raise InvalidFile(f"{path.name}: {error}") from error
 
 
 def _differences(held: RunSpec, asked: RunSpec) -> str:

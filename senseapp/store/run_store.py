@@ -17,7 +17,7 @@ from senseapp.core.files import remove_temporaries, storage_errors
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import RunSpec
 from senseapp.store.database import SELECT_RUNS, Database, record_of, seen_by_link
-from senseapp.store.run_folder import RunFolder
+from senseapp.store.run_folder import RunFolder, bytes_in
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _LINK = re.compile(r"[0-9a-f]{40}")
@@ -52,23 +52,43 @@ class RunStore:
         """Close what the database keeps open between operations."""
         self._database.close()
 
-    def create(self, spec: RunSpec, *, owner: str, title: str = "") -> RunRecord:
-        """Enter a new queued run and make its folder; the id cannot be guessed."""
-        return self._enter(spec, lambda folder: None, owner=owner, title=title, state=RunState.QUEUED)
-
-    def create_finished(
+    def create(
         self,
         spec: RunSpec,
-        fill: Callable[[RunFolder], None],
         *,
         owner: str,
-        title: str,
-        num_measurements: int,
-        **columns: str,
+        title: str = "",
+        fill: Callable[[RunFolder], None] | None = None,
+        **columns: str | int,
     ) -> RunRecord:
-        """Enter a run that is done, whose files ``fill`` writes."""
-        counts = {"done": num_measurements, "total": num_measurements}
-        return self._enter(spec, fill, owner=owner, title=title, state=RunState.DONE, **counts, **columns)
+        """Enter a run, whose id cannot be guessed: a queued one, or one that is done, whose files ``fill`` writes.
+
+        Its folder is made before its row: a process that dies meanwhile leaves no run.
+        """
+        run_id, now = uuid.uuid4().hex, time.time()
+        row: dict[str, str | int | float] = {
+            "run_id": run_id,
+            "owner": owner,
+            "title": _checked_title(title or spec.model.title),
+            "spec": dumps(spec),
+            "state": RunState.QUEUED if fill is None else RunState.DONE,
+            "created_seconds": now,
+            "updated_seconds": now,
+            **columns,
+        }
+        folder = RunFolder(self.folder_of_runs / run_id)
+        try:
+            folder.make()
+            folder.claim(spec)
+            if fill is not None:
+                fill(folder)
+            row["num_bytes"] = bytes_in(folder.path)
+            marks = ", ".join("?" * len(row))
+            self._database.change(f"INSERT INTO runs ({', '.join(row)}) VALUES ({marks})", *row.values())
+        except BaseException:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
+        return self.record(run_id)
 
     def get(self, run_id: str, viewer: str) -> RunRecord:
         """Return a run of ``viewer``, or the one whose link ``run_id`` is, as far as the link may show it."""
@@ -206,7 +226,7 @@ class RunStore:
 
     def update_size(self, run_id: str) -> None:
         """Keep how much disk space the files of a run take now; one that was deleted meanwhile is left out."""
-        num_bytes = RunFolder(self.folder_of_runs / run_id).num_bytes() if _RUN_ID.fullmatch(run_id) else 0
+        num_bytes = bytes_in(self.folder_of_runs / run_id) if _RUN_ID.fullmatch(run_id) else 0
         self._database.change("UPDATE runs SET num_bytes = ? WHERE run_id = ?", num_bytes, run_id)
 
     def bytes_used(self, owner: str | None = None) -> int:
@@ -257,33 +277,6 @@ class RunStore:
         else:
             self.update(run_id, headline=result.summary)
             self.set_state(run_id, RunState.DONE, done=done)
-
-    def _enter(
-        self, spec: RunSpec, fill: Callable[[RunFolder], None], *, owner: str, title: str, **columns: str | int
-    ) -> RunRecord:
-        """Make the folder of a run and then its row; a process that dies meanwhile leaves no run."""
-        run_id, now = uuid.uuid4().hex, time.time()
-        row: dict[str, str | int | float] = {
-            "run_id": run_id,
-            "owner": owner,
-            "title": _checked_title(title or spec.model.title),
-            "spec": dumps(spec),
-            "created_seconds": now,
-            "updated_seconds": now,
-            **columns,
-        }
-        folder = RunFolder(self.folder_of_runs / run_id)
-        try:
-            folder.make()
-            folder.claim(spec)
-            fill(folder)
-            row["num_bytes"] = folder.num_bytes()
-            marks = ", ".join("?" * len(row))
-            self._database.change(f"INSERT INTO runs ({', '.join(row)}) VALUES ({marks})", *row.values())
-        except BaseException:
-            shutil.rmtree(folder.path, ignore_errors=True)
-            raise
-        return self.record(run_id)
 
     def _find(self, run_id: str, viewer: str) -> RunRecord:
         if isinstance(run_id, str) and _LINK.fullmatch(run_id):

@@ -300,15 +300,13 @@ def test_a_run_that_is_filled_is_entered_when_it_is_whole(store, tmp_path):
     def die(folder):
         raise KeyboardInterrupt
 
-    how = {"owner": "ann", "title": "of a file", "num_measurements": 1}
+    how = {"owner": "ann", "title": "of a file", "done": 1, "total": 1}
     with pytest.raises(KeyboardInterrupt):
-        store.create_finished(SPEC, die, **how)
+        store.create(SPEC, fill=die, **how)
     assert (store.list("ann"), list((tmp_path / "runs").iterdir())) == ((), [])
     seen = []
     result = a_result([a_measurement()])
-    made = store.create_finished(
-        SPEC, lambda folder: (folder.save_result(result), seen.extend(store.list("ann"))), **how
-    )
+    made = store.create(SPEC, fill=lambda folder: (folder.save_result(result), seen.extend(store.list("ann"))), **how)
     assert seen == []  # a process that is killed here leaves no row
     assert (made.state, store.progress(made.run_id)) == (RunState.DONE, (1, 1))
     assert store.folder(made.run_id).load_result() == result
