@@ -9,12 +9,11 @@ import platform
 import zipfile
 from collections.abc import Mapping
 
-from senseapp.core.codec import encode
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.core.registry import Registry
 from senseapp.formats.base import ExportFormat, json_text
 from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import ExportManifest, Schedule, check_schedule
+from senseapp.records.schedule import Schedule, check_schedule
 
 ZIP_FORMAT = "zip"
 """Stands for all formats at once where a format is named."""
@@ -50,8 +49,10 @@ def build_zip(
     extra: Mapping[str, bytes] | None = None,
     left_out: str = "",
     run: str = "RUN",
-) -> tuple[bytes, ExportManifest]:
-    """Return a zip of every target file that can hold ``schedule``, and its manifest; equal arguments give equal bytes.
+) -> bytes:
+    """Return a zip of every target file that can hold ``schedule``; equal arguments give equal bytes.
+
+    ``manifest.json`` in it has the sha256 of each file, and the versions that wrote it.
 
     ``README.txt`` in it says who reads each file, and why a format was left out; ``left_out`` is why there is no Model
     Explorer overlay. ``extra`` are further files by name, as that overlay is, which only the network can give. ``run``
@@ -66,12 +67,9 @@ def build_zip(
         if name in files or name == MANIFEST_NAME:
             raise InvalidSchedule(f"Two files of one archive are called {name}. Rename the one that is added.")
         files[name] = content
-    manifest = ExportManifest(
-        files={name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
-        versions=_versions(),
-    )
-    files[MANIFEST_NAME] = json_text(encode(manifest)).encode()
-    return _zipped(files), manifest
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
+    files[MANIFEST_NAME] = json_text({"files": digests, "versions": _versions()}).encode()
+    return _zipped(files)
 
 
 def _target_files(

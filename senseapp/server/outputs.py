@@ -196,6 +196,6 @@ def zipped_formats(schedule: Schedule, result: RunResult, overlay: Callable[[], 
 
     try:
         extra = {"schedule.model-explorer.json": overlay().encode()}
-        return build_zip(schedule, result.profile, extra=extra, run=run)[0]
+        return build_zip(schedule, result.profile, extra=extra, run=run)
     except (InvalidInput, StorageFailed) as error:
-        return build_zip(schedule, result.profile, left_out=str(error), run=run)[0]
+        return build_zip(schedule, result.profile, left_out=str(error), run=run)
