@@ -31,7 +31,7 @@ from senseapp.data.images import TensorImages
 from senseapp.data.load import load_images, write_demo_zip
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.evaluator import load_proof_images
-from senseapp.records.candidate import Candidate
+from senseapp.records.candidate import Candidate, value_interval
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.tasks import RunObserver, TaskContext
@@ -96,7 +96,7 @@ class Checked:
     @property
     def holds(self) -> bool:
         """Whether the headline's figure is the file's own, which lies in its interval, and its bytes are those."""
-        low, high = self.candidate.interval
+        low, high = value_interval(self.candidate.loss)
         inside = low <= self.own[self.candidate.metric] <= high
         return inside and self.apart <= 1 and self.bytes_on_disk == self.candidate.figures.file_bytes
 

@@ -387,5 +387,5 @@ def _zipped(members: dict[str, bytes]) -> bytes:
 
 def _run_file(data: dict[str, object]) -> bytes:
     head = {"type": "RunFileHead", "version": 1, "data": {"title": "x", "written_by": ""}}
-    result = {"type": "SensitivityResult", "version": 1, "data": data}
+    result = {"type": "RunResult", "version": 1, "data": data}
     return _zipped({"run.json": json.dumps(head).encode(), "result.json": json.dumps(result).encode()})

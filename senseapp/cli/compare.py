@@ -9,7 +9,7 @@ from senseapp.cli.run_arguments import run_folder
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import parse_numbers
 from senseapp.metrics import METRICS, divergence_among
-from senseapp.records.comparison import ComparedPart, Comparison, Side, compare, shared_metrics
+from senseapp.records.comparison import BOTH_PARTS, Comparison, Side, compare, shared_metrics
 from senseapp.records.measurement import RunResult
 from senseapp.store.run_folder import RunFolder
 
@@ -59,8 +59,7 @@ def _sides(names: Sequence[str], results: Sequence[RunResult], levels: Sequence[
             Side(title=name, result=result, level=level)
             for name, result, level in zip(names, results, levels, strict=True)
         ]
-    parts = (ComparedPart.ESTIMATED, ComparedPart.MEASURED)
-    sides = [Side(title=names[0], result=results[0], level=levels[0], part=part) for part in parts]
+    sides = [Side(title=names[0], result=results[0], level=levels[0], part=part) for part in BOTH_PARTS]
     if not all(side.metrics for side in sides):
         raise InvalidSpec(f"{names[0]} does not have both estimates and measurements. Name a second run.")
     return sides

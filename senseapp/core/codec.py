@@ -27,7 +27,6 @@ RecordT = TypeVar("RecordT")
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 _INFINITE = ("inf", "-inf", "nan")
 _VERSION = 1  # of all types so far
-_names: dict[type, str] = {}
 
 
 @cache
@@ -94,12 +93,6 @@ def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
 _converter.register_structure_hook_factory(_is_list, _list_reader)
 
 
-def register(cls: type[RecordT], *, name: str = "") -> type[RecordT]:
-    """Register ``cls`` as a top-level type of files, under ``name`` (default: the class's)."""
-    _names[cls] = name or cls.__name__
-    return cls
-
-
 def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> None:
     """Write the members of an open family with their ``"type"``; also in optional fields.
 
@@ -123,8 +116,8 @@ def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> No
 
 
 def encode(value: Any) -> dict[str, Any]:
-    """Return the JSON object of a registered record."""
-    return {"type": _names[type(value)], "version": _VERSION, "data": _converter.unstructure(value)}
+    """Return the JSON object of a record."""
+    return {"type": type(value).__name__, "version": _VERSION, "data": _converter.unstructure(value)}
 
 
 def decode(payload: Any, expected: type[RecordT]) -> RecordT:
@@ -132,7 +125,7 @@ def decode(payload: Any, expected: type[RecordT]) -> RecordT:
 
     InvalidFile if it is of another type, of a newer version, or has missing or unknown fields.
     """
-    name = _names[expected]
+    name = expected.__name__
     if not isinstance(payload, dict) or payload.get("type") != name:
         found = payload.get("type") if isinstance(payload, dict) else type(payload).__name__
         raise InvalidFile(f"Expected a {name} record, found {found!r}. Choose a file that senseapp wrote.")

@@ -151,7 +151,7 @@ class HomeInUse(StorageFailed):
 def check_choice(what: str, value: object, allowed: Collection[str]) -> None:
     """Raise InvalidSpec unless a setting is one of ``allowed``; ``what`` begins the sentence: ``The goal must be``."""
     if value not in allowed:
-        raise InvalidSpec(f"{what} one of {', '.join(allowed)}, got {value!r}.")
+        raise InvalidSpec(f"{what} one of {', '.join(filter(None, allowed))}, got {value!r}.")
 
 
 def check_counts(settings: object, *names: str) -> None:

@@ -85,7 +85,7 @@ class GridBins:
             3, grid.cells * SUB_BINS, dtype=torch.float64
         )
         self.place_sums = torch.zeros(grid.cells, dtype=torch.float64)
-        self.zeros = self.clamped = self.clamped_sensitivity = 0.0
+        self.zeros = self.clamped = 0.0
         self.low, self.high = math.inf, -math.inf
 
     def add(self, values: Tensor, gradients: Tensor) -> None:
@@ -114,9 +114,7 @@ class GridBins:
         inside = _clamped(torch.bincount(index, places.clamp(0, cells - 1).double(), minlength=bins + 2))
         self.place_sums += inside.view(cells, SUB_BINS).sum(dim=1)
         self.gradient_sums += _clamped(torch.bincount(index, gradients.double(), minlength=bins + 2))
-        magnitudes = torch.bincount(index, gradients.double().abs(), minlength=bins + 2)
-        self.clamped_sensitivity += float(magnitudes[0] + magnitudes[-1])
-        self.gradient_magnitudes += _clamped(magnitudes)
+        self.gradient_magnitudes += _clamped(torch.bincount(index, gradients.double().abs(), minlength=bins + 2))
 
 
 def _clamped(sums: Tensor) -> Tensor:

@@ -170,7 +170,6 @@ def _record(bins: GridBins, spec: HistogramSpec, num_images: int, notes: tuple[s
         place_sums=tuple(bins.place_sums.tolist()),
         zeros=bins.zeros,
         clamped=bins.clamped,
-        clamped_sensitivity=bins.clamped_sensitivity,
         num_images=num_images,
         notes=notes,
     )

@@ -114,7 +114,7 @@ def decision(
     """
     fits = TARGETS[target].runs
     files = with_one_original(one for one in candidates if not one.runs or fits(one.runtime.name))
-    within = kept(files, promise) if promise is not None else tuple(one for one in files if one.within(tolerance))
+    within = kept(files, promise) if promise is not None else tuple(one for one in files if one.loss.delta <= tolerance)
 
     def question(compared: tuple[Candidate, ...]) -> _Question:
         few = ""

@@ -40,7 +40,7 @@ from senseapp.records.deployment import (
     operator_shares,
     thresholds_text,
 )
-from senseapp.records.executed import IntegerShare
+from senseapp.records.executed import LEAST_INTEGERS, IntegerShare
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
 from senseapp.runtimes.base import QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import ratio
@@ -149,7 +149,9 @@ class Deployed:
 
     def candidate(self, source: Source, *, name_of: Callable[[str], str]) -> Candidate:
         """Return it as a candidate; ``name_of`` returns the name of a file by what it is beside the others."""
-        form: Form = "onnx" if self.record.computes_in_float else "mixed" if self.record.is_partly_int8 else "int8"
+        integers = self.record.integers
+        is_partly = bool(self.record.in_float) or (integers is not None and integers.share < LEAST_INTEGERS)
+        form: Form = "onnx" if self.record.computes_in_float else "mixed" if is_partly else "int8"
         return Candidate(
             file=name_of(f"{form} {self.variant}".strip()),
             form=form,

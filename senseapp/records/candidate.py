@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal
 
-from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec, check_choice
 from senseapp.core.groups import grouped
 from senseapp.core.texts import bytes_size, plural
@@ -48,15 +47,10 @@ FORMS: dict[Form, str] = {
     "mixed": "{}, partly in 8-bit numbers",
 }
 """Name of each form for display, with ``{}`` for that of the runtime's files."""
-_OPENED_BY: dict[Form, str] = {
-    "weights": "PyTorch, in a network with the same layers",
-    "small": "PyTorch, by the lines beside the download",
-}
 RUNNING: tuple[Form, ...] = ("onnx", "int8", "mixed")
 """Forms that a runtime runs as they are."""
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One file of a compressed network, and what was measured of it.
@@ -70,10 +64,8 @@ class Candidate:
         original: the same of the original network, of the form a person would use without senseapp.
         held_out: whether no part of the file was fitted to or chosen by these images.
         deployment: further evidence on a file for a runtime; None for PyTorch weights.
-        notes: sentences a person should read.
         tried: how many alternatives, this one included, held-out images compared while it was made.
-        bounds: upper bounds of the loss where they take a bootstrap, for errors of 5 %, half of it, a quarter and so
-            on; empty for others.
+        bounds: of the loss, for errors of 5 %, half of it, a quarter, …, where a bound takes a bootstrap; else empty.
     """
 
     file: str
@@ -109,7 +101,9 @@ class Candidate:
     @property
     def title(self) -> str:
         """What kind of file it is: ``ONNX in 8-bit numbers``, ``ONNX in 8-bit numbers by onnxruntime``."""
-        maker = f" by {self.runtime.label}" if self.deployment is not None and self.deployment.is_own else ""
+        figures = {} if self.deployment is None else self.deployment.figures
+        own = figures.get("default")  # of the runtime's own quantizer: with its answers, it is its file
+        maker = f" by {self.runtime.label}" if own is not None and own.changes == figures["file"].changes else ""
         return FORMS[self.form].format(self.runtime.file_title) + maker
 
     @property
@@ -134,9 +128,11 @@ class Candidate:
         """What opens the file."""
         if self.runs:
             return self.runtime.opened_by
-        if self.form == "weights" and self.schedule is not None and self.schedule.removes_channels:
+        if self.form == "small":
+            return "PyTorch, by the lines beside the download"
+        if self.schedule is not None and self.schedule.removes_channels:
             return "a network with these smaller layers; the ONNX file holds that network itself"
-        return _OPENED_BY[self.form]
+        return "PyTorch, in a network with the same layers"
 
     @property
     def runs(self) -> bool:
@@ -153,13 +149,9 @@ class Candidate:
         ratio = self.figures.time_ratio
         return ratio.high < 1 and ratio.value <= 1 - SAME_TIME
 
-    def change(self, metric: str) -> MetricChange | None:
-        """Return its change in ``metric``; None if that was not measured."""
-        return change_in(self.figures.changes, metric)
-
     def upper_bound(self, metric: str, error: float) -> float:
         """Return the bound of the loss on new images with the probability of ``error`` to be wrong; NaN if unknown."""
-        change = self.change(metric)
+        change = change_in(self.figures.changes, metric)
         if change is None or not change.moments:
             return math.nan
         if metric == self.metric and self.bounds:
@@ -177,20 +169,12 @@ class Candidate:
         """``At most 4.1 % of answers change, with 95 % certainty; 3 of 200 did.``; empty where it is unknown."""
         return bound_text(self.loss, self.bound)
 
-    def within(self, allowed_drop: float) -> bool:
-        """Whether it was measured to lose at most ``allowed_drop``, in the unit of :attr:`metric`."""
-        return self.loss.delta <= allowed_drop
-
     @property
     def headline(self) -> str:
         """Size, time and answers in one line: ``18.8 MB → 4.7 MB · 0.55 × the time (…) · 96 of 100 answers …``."""
-        return f"{self.size_text} · {self.time_text} · {self.answers_text} ({self.evidence})"
-
-    @property
-    def size_text(self) -> str:
-        """``18.8 MB → 4.7 MB``."""
         before, after = bytes_size(self.original.file_bytes), bytes_size(self.figures.file_bytes)
-        return f"{before} → {after}" if before != after else f"{after}, as before"
+        size = f"{before} → {after}" if before != after else f"{after}, as before"
+        return f"{size} · {self.time_text} · {self.answers_text} ({self.evidence})"
 
     @property
     def time_text(self) -> str:
@@ -211,15 +195,10 @@ class Candidate:
         return f"{view.change_inside} {view.change_text(loss.delta)}"
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the metric's value, from that of its drop."""
-        return value_interval(self.loss)
-
-    @property
     def evidence(self) -> str:
         """``93 to 98; 112 unseen images``."""
         view = METRICS[self.metric]
-        low, high = self.interval
+        low, high = value_interval(self.loss)
         ends = f"{_of_hundred(low)} to {_of_hundred(high)}" if view.is_share else view.interval_text(low, high)
         where = f"{self.images} unseen" if self.held_out else f"{self.images} of the run's own"
         return f"{ends}; {where} {'image' if self.images == 1 else 'images'}"
@@ -280,13 +259,11 @@ def own_bounds(changes: Sequence[MetricChange]) -> tuple[float, ...]:
     return tuple(METRICS[metric].upper_bound(change.moments, 1 - _WIDEST / 2**place) for place in range(MOST_BOUNDS))
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """The candidates that one piece of work made; a run's candidates are those of all its deliveries.
 
     Attributes:
-        notes: sentences on files that could not be made.
         content_key: hash over the weights and images that files of the original weights were made from; else empty.
     """
 

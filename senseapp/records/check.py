@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal
 
-from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec, check_counts
 from senseapp.descriptions.processors import PROCESSORS
 from senseapp.metrics import METRICS, MetricChange
@@ -23,14 +22,12 @@ SIMULATED_SECONDS = 600.0
 """That the simulator of a processor may take, where nothing else is asked for."""
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSpec:
     """Settings of a check: reference, candidate, images and limits.
 
     Attributes:
-        reference, candidate: each an ONNX file, a checkpoint of a known architecture, or a network by name. A candidate
-            that is a checkpoint belongs to the architecture of the reference.
+        reference, candidate: ONNX files, checkpoints (the candidate's of the same architecture) or networks by name.
         metric: the loss is judged by it; None takes the one that people judge by.
         max_drop: largest loss, in the unit of the metric's ``delta``; None takes what the metric calls tolerable.
         max_time: largest time of the candidate as a multiple of the reference's; None sets no limit.
@@ -75,11 +72,6 @@ class CheckSpec:
         """Both files by name: ``quick.onnx against float.onnx``."""
         return f"{self.candidate_title or file_name(self.candidate)} against {file_name(self.reference)}"
 
-    def without_folders(self) -> CheckSpec:
-        """Return a copy with file names in place of paths, for readers who may not know the paths."""
-        models = {name: getattr(self, name).without_folder() for name in ("reference", "candidate")}
-        return replace(self, **models, data=self.data.without_folder())
-
 
 def file_name(model: ModelSpec) -> str:
     """Return the name of a side of a check: of its file, else the title of the network."""
@@ -93,11 +85,9 @@ class CheckedFile:
     Attributes:
         name: of the file, or of the network.
         kind: what it is: ``ONNX file``, ``PyTorch weights``.
-        file_bytes: of the file; of weights beside a runtime's file, of the file that was made of them; of the weights
-            in memory where there is no file.
+        file_bytes: of the file; of weights, those of the runtime's file made of them, else in memory.
         takes, returns: its input and outputs, in words.
         seconds: of one call; None where it was not timed.
-        notes: sentences on how it was read.
     """
 
     name: str
@@ -138,8 +128,7 @@ class LossBound:
         allowed: limit that ``upper`` is compared with.
         how: what the bound rests on, in words.
         guaranteed: whether it holds for any number of images, not only for many.
-        images_needed: images that would show the limit if as large a share of answers changed; None where unknown, or
-            where no number would.
+        images_needed: images that would show the limit at the measured rate; None where unknown, or where none would.
     """
 
     metric: str
@@ -187,7 +176,6 @@ class TensorDivergence:
     Attributes:
         tensors: compared ones, in the order in which the reference computes them.
         matched_by: how tensors were matched: ``name``, ``order``, or as outputs of a ``layer``.
-        images: compared on.
     """
 
     tensors: tuple[TensorDifference, ...]
@@ -207,7 +195,6 @@ class TensorDivergence:
         return gradual
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
     """Everything that a check found.
@@ -227,8 +214,6 @@ class CheckReport:
         answers: differences by class and by picture; None where outputs are no answers.
         divergence: where tensors part; None where none could be compared.
         operators: what each kind of operator takes in both files; empty where one has no file or was not timed so.
-        machine: processor and runtime.
-        notes: further sentences.
     """
 
     spec: CheckSpec
@@ -255,20 +240,20 @@ class CheckReport:
         return all(each.holds for each in self.limits)
 
     @property
-    def headline(self) -> str:
-        """The verdict in one sentence, with the first reason where it fails."""
-        failed = [each for each in self.limits if not each.holds]
-        if not failed:
-            return f"Holds: {' '.join(each.sentence for each in self.limits if each.name != 'comparable')}"
-        word = "Not shown to hold" if all(each.undecided for each in failed) else "Fails"
-        shown = failed if word != "Fails" else [each for each in failed if not each.undecided]
-        reasons = " ".join(each.sentence for each in shown)
-        return f"{word}: {reasons} {self.findings[0] if self.findings else ''}".strip()
+    def verdict(self) -> Literal["Holds", "Not shown to hold", "Fails"]:
+        """The verdict in words."""
+        if self.holds:
+            return "Holds"
+        return "Not shown to hold" if all(each.holds or each.undecided for each in self.limits) else "Fails"
 
     @property
-    def size_ratio(self) -> float:
-        """Bytes of the candidate as a multiple of the reference's; nan where that has none."""
-        return self.candidate.file_bytes / self.reference.file_bytes if self.reference.file_bytes else math.nan
+    def headline(self) -> str:
+        """The verdict in one sentence, with the first reason where it fails."""
+        if self.holds:
+            return f"Holds: {' '.join(each.sentence for each in self.limits if each.name != 'comparable')}"
+        failed = [each for each in self.limits if not (each.holds or (each.undecided and self.verdict == "Fails"))]
+        reasons = " ".join(each.sentence for each in failed)
+        return f"{self.verdict}: {reasons} {self.findings[0] if self.findings else ''}".strip()
 
     @property
     def metric(self) -> str:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
-from senseapp.records.resolution import mean_ranks, rank_intervals, spearman
+from senseapp.records.resolution import rank_intervals, spearman
 
-
-class ComparedPart(enum.StrEnum):
-    """Which of a run's figures are compared."""
-
-    SHOWN = "shown"
-    ESTIMATED = "estimated"
-    MEASURED = "measured"
+ComparedPart = Literal["shown", "estimated", "measured"]
+"""Which of a run's figures are compared: those shown are measured where possible, estimated elsewhere."""
+BOTH_PARTS: tuple[ComparedPart, ...] = ("estimated", "measured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +26,12 @@ class Side:
     Attributes:
         title: what people call the run.
         level: of the run's own compression.
-        part: estimates, measurements, or those shown: measured where there is a measurement, estimated elsewhere.
     """
 
     title: str
     result: RunResult
     level: float
-    part: ComparedPart = ComparedPart.SHOWN
+    part: ComparedPart = "shown"
 
     def __post_init__(self) -> None:
         if self.level not in self.result.levels:
@@ -44,9 +41,9 @@ class Side:
     @property
     def measurements(self) -> tuple[LayerMeasurement, ...]:
         """Those of the part and the level."""
-        if self.part is ComparedPart.SHOWN:
+        if self.part == "shown":
             return self.result.at(self.level)
-        items = self.result.estimates if self.part is ComparedPart.ESTIMATED else self.result.measurements
+        items = self.result.estimates if self.part == "estimated" else self.result.measurements
         return tuple(item for item in latest(items) if item.level == self.level)
 
     @property
@@ -86,40 +83,23 @@ class MatchedLayer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnmatchedLayer:
-    """A layer without a value on at least one side.
-
-    Attributes:
-        missing: for each side one sentence on why it has no value; empty where it has one.
-    """
-
-    layer: str
-    missing: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Two or more sides, seen through one metric.
 
     Attributes:
         layers: those with a value on every side, in execution order of the first.
-        unmatched: all others.
+        unmatched: of all others, by name, for each side a sentence on why there is no value; empty where there is one.
     """
 
     metric: str
     sides: tuple[Side, ...]
     layers: tuple[MatchedLayer, ...]
-    unmatched: tuple[UnmatchedLayer, ...]
+    unmatched: dict[str, tuple[str, ...]]
 
     def agreement(self, first: int = 0, second: int = 1) -> float:
         """Return Spearman's rank correlation of two sides over the matched layers; nan where there is no order."""
         drops = [[layer.changes[side].delta for layer in self.layers] for side in (first, second)]
         return spearman(*drops)
-
-    def most_moved(self) -> tuple[MatchedLayer, ...]:
-        """Return the layers whose rank differs between sides, those that moved furthest first."""
-        moved = [layer for layer in self.layers if layer.rank_change]
-        return tuple(sorted(moved, key=lambda layer: -layer.rank_change))
 
 
 def shared_metrics(sides: Sequence[Side]) -> frozenset[str]:
@@ -160,7 +140,7 @@ def compare(sides: Sequence[Side], metric: str) -> Comparison:
             )
     measured = [{name: item for item in side.measurements for name in item.members or (item.layer,)} for side in sides]
     named = [{layer.name for layer in side.result.profile.layers} for side in sides]
-    unmatched: list[UnmatchedLayer] = []
+    unmatched: dict[str, tuple[str, ...]] = {}
     together: dict[tuple[str, ...], list[str]] = {}  # names by the layers that stand for them on each side
     for name in dict.fromkeys(layer.name for side in sides for layer in side.result.profile.layers):
         items = [found.get(name) for found in measured]
@@ -170,11 +150,12 @@ def compare(sides: Sequence[Side], metric: str) -> Comparison:
             _why_missing(item, metric, known=name in layers) for item, layers in zip(items, named, strict=True)
         )
         if any(missing):
-            unmatched.append(UnmatchedLayer(layer=name, missing=missing))
+            unmatched[name] = missing
         else:
             together.setdefault(tuple(item.layer for item in items if item is not None), []).append(name)
-    layers = _ranked([[found[names[0]] for names in together.values()] for found in measured], together, metric)
-    return Comparison(metric=metric, sides=tuple(sides), layers=layers, unmatched=tuple(unmatched))
+    groups = list(together.values())
+    layers = _ranked([[found[names[0]] for names in groups] for found in measured], groups, metric)
+    return Comparison(metric=metric, sides=tuple(sides), layers=layers, unmatched=unmatched)
 
 
 def _why_missing(item: LayerMeasurement | None, metric: str, *, known: bool) -> str:
@@ -190,11 +171,18 @@ def _why_missing(item: LayerMeasurement | None, metric: str, *, known: bool) -> 
 
 
 def _ranked(
-    sides: Sequence[Sequence[LayerMeasurement]], together: Mapping[tuple[str, ...], Sequence[str]], metric: str
+    sides: Sequence[Sequence[LayerMeasurement]], groups: Sequence[Sequence[str]], metric: str
 ) -> tuple[MatchedLayer, ...]:
+    """Rank the measurements of matched ``groups`` of names; an estimate has no interval and could lie anywhere."""
+    from pandas import Series
+
     changes = [[change for item in side if (change := item.change(metric)) is not None] for side in sides]
-    ranks = [mean_ranks([-change.delta for change in side]) for side in changes]
-    ranges = [_rank_ranges(*pair) for pair in zip(sides, changes, strict=True)]
+    ranks, ranges = [], []
+    for items, found in zip(sides, changes, strict=True):
+        ranks.append(Series([-change.delta for change in found], dtype=float).rank().tolist())
+        unknown = [item.estimated for item in items]
+        ends = ([getattr(change, end) for change in found] for end in ("ci_low", "ci_high"))
+        ranges.append(rank_intervals(*(np.where(unknown, math.nan, end).tolist() for end in ends)))
     return tuple(
         MatchedLayer(
             layer=names[0],
@@ -204,14 +192,5 @@ def _ranked(
             ranks=tuple(side[place] for side in ranks),
             rank_ranges=tuple(side[place] for side in ranges),
         )
-        for place, names in enumerate(together.values())
+        for place, names in enumerate(groups)
     )
-
-
-def _rank_ranges(items: Sequence[LayerMeasurement], changes: Sequence[MetricChange]) -> list[tuple[int, int]]:
-    """Return the ranks that the noise leaves possible; an estimate has no interval and could lie anywhere."""
-    ends = [
-        (math.nan, math.nan) if item.estimated else (change.ci_low, change.ci_high)
-        for item, change in zip(items, changes, strict=True)
-    ]
-    return rank_intervals([low for low, _ in ends], [high for _, high in ends])

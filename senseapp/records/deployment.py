@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
-from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec, check_choice
 from senseapp.descriptions import LevelScale
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.descriptions.targets import USUAL_TARGET, target_of_file
 from senseapp.metrics import MetricChange
-from senseapp.records.executed import LEAST_INTEGERS, IntegerShare
+from senseapp.records.executed import IntegerShare
 from senseapp.records.profile import ModelProfile
 
 
@@ -100,7 +99,6 @@ class Conversion:
     seconds: float
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
     """Times of the layers of one network.
@@ -109,7 +107,6 @@ class LayerTimes:
         other_seconds: what no layer takes.
         source: where they come from, in a few words: the name of a file, or a processor and its runtime.
         unmatched: names in the source that are of no layer.
-        notes: sentences on how the source was read.
     """
 
     times: tuple[LayerTime, ...]
@@ -142,15 +139,9 @@ class LayerTimes:
     def whole(self, levels: Mapping[str, float], scale: LevelScale, *, int8: Collection[str]) -> float:
         """Return the seconds of the network with layers at ``levels``, others as they are, and those of ``int8`` so."""
         own = sum(self.seconds(layer, levels.get(layer, scale.untouched), scale) for layer in self.layers())
-        return own + self.between(int8)
-
-    def between(self, int8: Collection[str]) -> float:
-        """Return the seconds of the network that no layer takes, with the layers ``int8`` in int8."""
-        if not int8:
-            return self.other_seconds
-        inside = {INT8, *int8}
+        inside = {INT8, *int8} if int8 else {}
         crossed = sum(each.seconds for each in self.conversions if (each.first in inside) != (each.second in inside))
-        return crossed + self.other_seconds
+        return own + crossed + self.other_seconds
 
 
 DeployKind = Literal["quickest", "mixed", "int8", "float"]
@@ -234,7 +225,6 @@ class RuntimeFigures:
         changes: of every metric against the original in the runtime, image by image.
         seconds: of one call.
         time_ratio: to the original, call by call.
-        file_bytes: of the file.
         score_threshold: from which answers count, chosen for this file; None for tasks without.
         busy: whether more programs wanted to run than the machine has processors for, when its calls were timed.
     """
@@ -274,33 +264,21 @@ class OperatorTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorShare:
-    """Times of operators of one kind in the original's float file and in the file; 0 if it has none."""
+class OperatorShare(OperatorTime):
+    """The same beside the original's float file; 0 in the file that has none."""
 
-    kind: str
     original_calls: int
     original_seconds: float
-    calls: int
-    seconds: float
-    is_border: bool = False
 
 
 def operator_shares(original: Sequence[OperatorTime], file: Sequence[OperatorTime]) -> tuple[OperatorShare, ...]:
     """Return the operators of two files side by side, those that take longest in either first."""
     before, after = ({each.kind: each for each in times} for times in (original, file))
-    none = OperatorTime(kind="", calls=0, seconds=0.0)
-    pairs = {kind: (before.get(kind, none), after.get(kind, none)) for kind in (*before, *after)}
-    shares = (
-        OperatorShare(
-            kind=kind,
-            original_calls=one.calls,
-            original_seconds=one.seconds,
-            calls=other.calls,
-            seconds=other.seconds,
-            is_border=one.is_border or other.is_border,
-        )
-        for kind, (one, other) in pairs.items()
-    )
+    shares = []
+    for kind in dict.fromkeys((*before, *after)):
+        none = OperatorTime(kind=kind, calls=0, seconds=0.0, is_border=(before.get(kind) or after[kind]).is_border)
+        one, other = before.get(kind, none), after.get(kind, none)
+        shares.append(OperatorShare(**asdict(other), original_calls=one.calls, original_seconds=one.seconds))
     return tuple(sorted(shares, key=lambda each: -max(each.original_seconds, each.seconds)))
 
 
@@ -319,7 +297,6 @@ class Elsewhere:
     original: Median
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """Measurements of a file in its runtime and of its competitors, in one run.
@@ -336,7 +313,6 @@ class Deployment:
         preparation: how a picture becomes an input, in one sentence.
         machine: processor and runtime that times were taken on.
         findings: sentences; the first says what the file does, the others what speaks against it.
-        notes: further sentences.
         computes_in_float: whether no part of the file computes in int8.
         own_setting: of the runtime's quantizer for ``default``; empty where there is no such file.
         operators: where the time of a call goes, in the original and in the file; empty for files in float, and where
@@ -363,11 +339,6 @@ class Deployment:
     integers: IntegerShare | None = None
 
     @property
-    def is_partly_int8(self) -> bool:
-        """Whether less of a file that is not in float is in int8 than what is called so."""
-        return bool(self.in_float) or (self.integers is not None and self.integers.share < LEAST_INTEGERS)
-
-    @property
     def runtime(self) -> RuntimeDescription:
         """The runtime that the file is for, in words; of one that is not installed here, what its name says."""
         return runtime_words(self.settings.runtime)
@@ -376,12 +347,6 @@ class Deployment:
     def own_title(self) -> str:
         """Name of the file of the runtime's own quantizer."""
         return self.runtime.own_title(self.own_setting)
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is the file of the runtime's own quantizer: image by image, its answers are those of that file."""
-        own = self.figures.get("default")
-        return own is not None and own.changes == self.figures["file"].changes
 
     def readme(self, name: str, target: str = USUAL_TARGET) -> str:
         """Return how the file called ``name`` is loaded, given a picture, run, and its scores are read, a line each.

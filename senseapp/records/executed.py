@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from senseapp.core.groups import grouped
 from senseapp.core.texts import first_names, plural
 
 
@@ -88,10 +89,8 @@ class IntegerShare:
         share = f"{min(100 * self.share, 99.9 if left else 100):.1f}".removesuffix(".0")
         said = f"{share} % of the multiplications are computed in integers ({count - len(left)} of "
         said += plural(count, "product")
-        by_reason = {
-            reason: [each.name for each in left if each.reason == reason] for reason in (one.reason for one in left)
-        }
-        parts = "; ".join(f"{first_names(names)} ({reason})" for reason, names in by_reason.items())
+        by_reason = grouped((each.reason, each.name) for each in left).items()
+        parts = "; ".join(f"{first_names(names)} ({reason})" for reason, names in by_reason)
         said += f"); {'1 stays' if len(left) == 1 else f'{len(left)} stay'} in float: {parts}." if left else ")."
         # OpenVINO multiplies weights of 8 bits in integers where their input is rounded for another node
         if vain := [each.name for each in self.products if each.in_integers and each.was_kept]:

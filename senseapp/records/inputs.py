@@ -123,8 +123,7 @@ class MatchReport:
 
     Attributes:
         differences: missing weights first, then those of another shape, then surplus ones.
-        ignored: names of the checkpoint that are left out on purpose: heads that serve training only, and
-            tables that the network computes.
+        ignored: names of the checkpoint that are not needed: heads for training only, tables that the network computes.
         cause: one sentence on the likely cause; empty if everything fits.
     """
 
@@ -167,7 +166,6 @@ class OnnxReport:
         batch: images that the network computes at once; None where it takes any number.
         outputs: names of those that are measured: those that ``spec`` names, else those that fit its task.
         candidates: all that can be measured.
-        notes: sentences on what was changed or left out.
         problem: why these outputs cannot be measured with this task; empty where they can.
         fitting_tasks: where there is a problem, the tasks that outputs of the file fit; one alone is sure.
         unread: why a node is not read, where the file can be measured with onnxruntime computing that; else empty.
@@ -212,7 +210,6 @@ class ImageSurvey:
         num_images: pictures there, by their names; damaged ones are found when they are read.
         label_counts: (label as written, number of pictures); empty without labels.
         proposal: what those labels mean for the model; None where there is nothing to confirm.
-        notes: sentences a person should read.
         tables: CSV, TSV and text files in it, one of which may hold the labels.
         class_names: of the model, by index; empty where unknown.
         task: that of the model, or the one that labels call for; empty where unknown.
@@ -249,14 +246,6 @@ class SeenPicture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenReading:
-    """Some pictures as they are read in one of the ways that a person has to choose from."""
-
-    trial: PreparationTrial
-    pictures: tuple[SeenPicture, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewReport:
     """Some pictures, how they and the outputs are read, and the uncompressed model's figures on them.
 
@@ -266,7 +255,6 @@ class PreviewReport:
         num_scored: images that ``score`` was measured on, drawn at random.
         score: the task's shown metric of the uncompressed model on them; None without labels.
         warning: one sentence where that says that the model does not do its task; else empty.
-        notes: sentences on files left out, and on how others were read.
         choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
         num_marked: pictures with a rotation mark of their camera, of those that were read.
         asked: the same pictures in other readings, where a person has to choose; at most four.
@@ -282,7 +270,7 @@ class PreviewReport:
     notes: tuple[str, ...] = ()
     choice: PreparationChoice | None = None
     num_marked: int = 0
-    asked: tuple[SeenReading, ...] = ()
+    asked: tuple[tuple[PreparationTrial, tuple[SeenPicture, ...]], ...] = ()
     layouts: tuple[tuple[str, str], ...] = ()
     ranges: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from senseapp.core.codec import register
 from senseapp.records.spec import RunSpec
 
 
@@ -66,7 +65,6 @@ class JobSnapshot:
         return min(1.0, self.done / self.total) if self.total else 0.0
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """A run as the store keeps it.

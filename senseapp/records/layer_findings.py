@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from senseapp.core.codec import register
+import numpy as np
+
 from senseapp.core.texts import first_names, plural
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.deployment import Median
@@ -14,7 +15,6 @@ from senseapp.records.measurement import RunResult, Status
 from senseapp.records.spec import HistogramSpec
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationHistogram:
     """A histogram whose bins divide the cells of a quantization grid.
@@ -35,8 +35,6 @@ class QuantizationHistogram:
         place_sums: sum of the places of the values in each cell, (cells,); clamped ones count at the end.
         zeros: values that are rounded to 0; per channel, each on its own grid.
         clamped: values beyond the grid.
-        clamped_sensitivity: sum of the gradient's magnitude over those; NaN in records from before it was kept.
-        notes: sentences a person should read.
     """
 
     spec: HistogramSpec
@@ -54,18 +52,11 @@ class QuantizationHistogram:
     clamped: float
     num_images: int
     notes: tuple[str, ...] = ()
-    clamped_sensitivity: float = math.nan
 
     @property
     def total(self) -> float:
         """Values seen."""
         return sum(self.counts)
-
-    @property
-    def cell_counts(self) -> tuple[float, ...]:
-        """Values that are rounded to each grid point."""
-        starts = range(0, self.cells * self.sub_bins, self.sub_bins)
-        return tuple(sum(self.counts[start : start + self.sub_bins]) for start in starts)
 
     @property
     def zero_share(self) -> float:
@@ -80,24 +71,16 @@ class QuantizationHistogram:
     @property
     def centroids(self) -> tuple[float, ...]:
         """Mean place of the values of each cell, in steps; NaN for empty cells."""
-        return tuple(
-            place / count if count else math.nan for place, count in zip(self.place_sums, self.cell_counts, strict=True)
-        )
-
-    def value_at(self, place: float) -> float:
-        """Return the value of a place on the grid; NaN where each channel has its own scale."""
-        return (place - self.zero_cell) * self.scale
-
-
-# The kinds after the third are in records of earlier versions only.
-FindingKind = Literal["scaled channel", "outlier weight", "outlier input", "dead filter", "tiny norm", "large norm"]
+        counts = np.reshape(self.counts, (self.cells, self.sub_bins)).sum(1).tolist()
+        pairs = zip(self.place_sums, counts, strict=True)
+        return tuple(place / count if count else math.nan for place, count in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that stands out, in a sentence with its figure; ``times`` is how far, above 1."""
 
-    kind: FindingKind
+    kind: Literal["scaled channel", "outlier weight", "outlier input"]
     sentence: str
     times: float
 
@@ -110,7 +93,6 @@ class Remedy:
     change: MetricChange
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Findings on one layer at one level.
@@ -163,7 +145,6 @@ class NodeDamage:
     weights_known: bool = True
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedNodesReport:
     """The damage of a quantized file beside its float file, and of it without the rounding of each node.
@@ -171,11 +152,9 @@ class QuantizedNodesReport:
     Attributes:
         reference, candidate: names of the float and of the quantized file.
         metric: that damage is measured in, of the float file's answers.
-        images: number of them.
         whole: damage of the file as it is.
         rest: damage with every node in float: of what differs otherwise, as weights that were changed.
         nodes: in the order of the file.
-        notes: sentences for people.
     """
 
     reference: str
@@ -211,14 +190,12 @@ class QuantizedNodesReport:
 # ---- time of a network all in int8 on this machine, beside its time in float
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int8Timing:
     """Time of a call of a first file in int8, as a multiple of float's, before a file is searched for.
 
     Attributes:
         ratio: with its interval.
-        machine: processor and runtime.
         products: what the processor computes int8 products with: ``VNNI``, ``AMX`` or nothing of its own.
     """
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import METRICS, MetricChange, judging_among
@@ -40,7 +39,6 @@ def loss_with_interval(change: MetricChange) -> str:
     return f"{text(change.delta)} ({text(change.ci_low)} to {text(change.ci_high)})"
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMeasurement:
     """The effect of one level on one layer, or on one coupled group that can only be compressed together.
@@ -135,12 +133,10 @@ class RunResult:
         baseline: of the uncompressed model, by metric.
         measurements: one per layer (or group) and level; empty in quick mode.
         estimates: those of the quick scan, if it ran.
-        num_samples: images used.
         has_labels: whether metrics that need labels could be measured.
         precision: of the forward passes, as decided (``fp32`` or ``bf16``).
         method: ``replay`` or ``plain``, with the reason in ``notes`` when plain.
         agreement: Spearman between estimate and measurement, by level, where both exist.
-        notes: sentences about anything approximated, skipped or failed.
         environment: versions, device, threads; for reading only.
         seconds: time of the whole run.
         summary: the finding in one sentence; empty while a run goes on.
@@ -197,10 +193,6 @@ class RunResult:
         """The metric that people judge the model by: right answers where there are labels, else unchanged ones."""
         return judging_among(self.shown_metrics, otherwise=self.metric)
 
-    def without_folders(self) -> RunResult:
-        """Return a copy with file names in place of paths, for readers who may not know the paths."""
-        return replace(self, spec=self.spec.without_folders())
-
     def at(self, level: float) -> tuple[LayerMeasurement, ...]:
         """Return the measurements (or estimates) of ``level`` in execution order."""
         return tuple(item for item in self.shown if item.level == level)
@@ -215,10 +207,6 @@ class RunResult:
         return sorted(pairs, key=lambda pair: (-pair[1].delta, pair[0].layer))
 
 
-register(RunResult, name="SensitivityResult")
-
-
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reused:
     """How many of a run's measurements were taken from an earlier one of the same weights, images and settings."""

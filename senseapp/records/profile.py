@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from senseapp.core.errors import InvalidSpec, NoLayersSelected
-from senseapp.core.texts import first_names, matcher
+from senseapp.core.texts import first_names, matcher, plural
 from senseapp.descriptions import get
 
 
@@ -20,14 +20,12 @@ class LayerProfile:
         layer_type: class name of the module (``Conv2d``); empty where unknown.
         parameter: dotted name of its weight (``layer1.0.conv1.weight``).
         num_params: numbers in the weight; biases are never compressed and not counted; 0 where unknown.
-        macs: multiply-accumulates of the layer for one image; those of a weight that several layers share count at
-            the first of them, as do the savings.
+        macs: multiply-accumulates for one image; of a weight that several layers share, all at the first of them.
         input_shape, output_shape: of its first call for one image, without the batch axis; empty if it never ran.
         channel_axis: the weight axis of output channels (0; 1 for transposed convolutions).
         order: place in execution order, from 0; layers that never ran come last.
         runs: whether the layer's weight was used in a forward pass.
-        keeps_zeros: whether zeros in the weight are zeros in what is multiplied. Weights that are standardised at
-            each call have their mean subtracted, which fills zeros in again: they save no multiply-accumulates.
+        keeps_zeros: whether zeros in the weight are multiplied as zeros; not where it is standardised at each call.
     """
 
     name: str
@@ -85,13 +83,11 @@ class ModelProfile:
 
     Attributes:
         num_params: all parameters, biases and norms included.
-        macs: multiply-accumulates of the whole model for one image, products of two activations (attention)
-            included.
+        macs: multiply-accumulates of the whole model for one image, with products of two activations (attention).
         num_bytes: bytes of all parameters and buffers as loaded.
         input_shape: one image, (C, H, W).
         num_classes: numbers that the model gives for each image: classes, of a classifier.
         pretrained: whether the weights were trained; random weights are always labelled so.
-        notes: sentences a person should read (adapted head, weights that are not finite).
         unlisted: weights that belong to no layer.
         flow: the network as a graph, in execution order; empty in imported tables.
     """
@@ -148,8 +144,7 @@ class CoupledGroup:
     Attributes:
         layer: its first member, whose pruning ratio holds for the group.
         num_units: channels, sets of channels, or heads; whole ones go.
-        other_macs: multiply-accumulates without a weight, for one image, that go when all units go: those of
-            attention heads.
+        other_macs: multiply-accumulates of attention heads, without a weight, for one image, that go with all units.
     """
 
     layer: str
@@ -159,22 +154,19 @@ class CoupledGroup:
 
 
 def counting_notes(profile: ModelProfile, compression: str) -> tuple[str, ...]:
-    """Return notes on parts of the model that are not analysed, and savings that ``compression`` does not bring."""
-    notes = (unlisted_note(profile), standardised_note(profile) if get(compression).zeroes_weights else "")
-    return tuple(note for note in notes if note)
-
-
-def unlisted_note(profile: ModelProfile) -> str:
-    """Say which weights belong to no layer: "3 weights (12.0 % of the parameters) are used without a layer …"."""
+    """Return notes on weights that belong to no layer, and savings that ``compression`` does not bring."""
     share = sum(item.num_params for item in profile.unlisted) / max(1, profile.num_params)
     names = [f"{item.module}.{name}".lstrip(".") for item in profile.unlisted for name in item.parameters]
-    if share < 0.0005:  # what rounds to 0.0 % is in the table only
-        return ""
-    subject, verb = ("weight", "is") if len(names) == 1 else ("weights", "are")
-    return (
-        f"{len(names)} {subject} ({100 * share:.1f} % of the parameters) {verb} used without a layer and "
+    verb = "is" if len(names) == 1 else "are"
+    unlisted = (
+        f"{plural(len(names), 'weight')} ({100 * share:.1f} % of the parameters) {verb} used without a layer and "
         f"{verb} not analysed: {first_names(names)}."
     )
+    notes = (
+        unlisted if share >= 0.0005 else "",  # what rounds to 0.0 % is in the table only
+        standardised_note(profile) if get(compression).zeroes_weights else "",
+    )
+    return tuple(filter(None, notes))
 
 
 def standardised_note(profile: ModelProfile) -> str:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
 from senseapp.metrics.base import SIGNIFICANCE
+from senseapp.records.measurement import change_in
 
 if TYPE_CHECKING:
     from senseapp.metrics.bounds import TestSequence
@@ -28,7 +28,6 @@ CONFIDENCE = 1 - SIGNIFICANCE
 _LEAST_CONFIDENCE = 0.75  # three times of four: less would be no promise
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """The largest permitted loss on new images like the held-out ones, with a certainty.
@@ -131,7 +130,7 @@ def _tested(candidates: Sequence[Candidate], promise: Promise) -> tuple[dict[str
             found[each.file] = replace(found[plain.file], file=each.file)
         else:
             metric = promise.metric or each.metric
-            change = each.change(metric) if each.held_out else None
+            change = change_in(each.figures.changes, metric) if each.held_out else None
             bound = None if change is None else each.upper_bound(metric, tests.next_error)
             found[each.file] = verdict_of(change, promise, tests, file=each.file, bound=bound)
         earlier.append(each)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
@@ -19,7 +18,6 @@ _SAVED = {
 }
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """The recommendation after a run, and the losses of whole schedules over the measured range.

@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from senseapp.core.errors import InvalidInput
 from senseapp.core.groups import grouped
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS, divergence_among, primary_among
@@ -21,8 +20,6 @@ from senseapp.tasks import task_named
 
 def _surely_below(lows: Sequence[float], highs: Sequence[float]) -> NDArray[np.bool_]:
     """Matrix whose entry (i, j) is whether interval i lies wholly below interval j."""
-    if len(lows) != len(highs):
-        raise InvalidInput(f"Each interval needs both ends, got {len(lows)} lower and {len(highs)} upper ends.")
     below: NDArray[np.bool_] = np.asarray(highs, dtype=float)[:, None] < np.asarray(lows, dtype=float)[None, :]
     return below
 
@@ -80,25 +77,12 @@ def undecided(lows: Sequence[float], highs: Sequence[float]) -> set[int]:
     return {int(index) for index in np.flatnonzero(overlap.any(axis=1))}
 
 
-def mean_ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value, 1 for the smallest; equal values take the mean of their ranks.
-
-    >>> mean_ranks([0.5, 9.0, 0.5])
-    [1.5, 3.0, 1.5]
-    """
-    from pandas import Series  # scipy's looks into torch, which another thread may have half loaded
-
-    return [float(rank) for rank in Series(values, dtype=float).rank()]
-
-
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """Spearman's rank correlation over the pairs in which both are defined; ties take their mean rank.
 
     From -1 to 1; nan if fewer than two pairs are defined, or one side is constant: there is no order then.
     """
-    if len(first) != len(second):
-        raise InvalidInput(f"A rank correlation needs pairs, got {len(first)} and {len(second)} values.")
-    from pandas import DataFrame
+    from pandas import DataFrame  # scipy's looks into torch, which another thread may have half loaded
 
     ranks = DataFrame({"first": first, "second": second}, dtype=float).dropna().rank()
     return float(ranks.corr(min_periods=2).to_numpy()[0, 1])
@@ -131,12 +115,6 @@ def smallest_visible_loss(result: RunResult, metric: str, level: float | None = 
     changes = ((item.level, change) for item in measured if (change := item.change(metric)) is not None)
     ends = grouped((at, change.ci_high) for at, change in changes if change.has_interval and change.ci_low <= 0)
     return min((statistics.median(found) for found in ends.values()), default=None)
-
-
-def can_show(result: RunResult, metric: str, loss: float) -> bool:
-    """Whether the images of ``result`` resolve a ``loss`` of that size in ``metric``, by the known intervals."""
-    visible = smallest_visible_loss(result, metric)
-    return visible is None or visible <= loss
 
 
 def hides_losses(result: RunResult, metric: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSchedule, InvalidSpec, check_choice
 from senseapp.core.texts import first_names
 from senseapp.descriptions import DENSE_BITS, BudgetKind, all_descriptions, get, names
@@ -55,8 +54,7 @@ class Limits:
     """Bounds on the levels of layers, and levels that a person has fixed.
 
     Attributes:
-        min_level, max_level: of every layer; fractions, or bits for quantization (untouched counts as 32 bits); None
-            means no bound.
+        min_level, max_level: of every layer; fractions, or bits (32 for untouched weights); None means no bound.
         layers: bounds of single layers by name, in place of those of every layer.
         fixed: layer name to its level; 0 leaves the layer alone. Bounds do not hold for fixed layers.
     """
@@ -109,7 +107,6 @@ class ScheduleEntry:
     locked: bool = False
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """One level per layer of one model.
@@ -122,8 +119,7 @@ class Schedule:
         metric: the metric its damage is counted in.
         predicted_damage: of all entries together: their sum, and what they do beyond it where that is known.
         achieved: what is removed or kept in the unit of each budget kind, predicted from the layers' costs.
-        notes: sentences a person should read.
-        file_notes: those of them that say what target files, which hold one number per layer, do not.
+        file_notes: those notes that say what target files, which hold one number per layer, do not.
     """
 
     model: str
@@ -164,7 +160,6 @@ class RepairStep:
     kept: bool = False
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
     """A schedule applied and measured, beside the uncompressed model and a uniform schedule of equal cost.
@@ -185,7 +180,6 @@ class ValidationResult:
         predicted: damage, in the schedule's own metric.
         sizes: figures before and after: ``params``, ``zeros``, ``macs`` (after: without those of zeros in sparse
             layers), and ``file_bytes`` (of the plain state dict, as a file).
-        notes: sentences a person should read.
         files: bytes on the disk of each file of the compressed model, by suffix; the plain state dict first.
     """
 
@@ -246,7 +240,6 @@ class TriedTarget:
         return change_in(self.changes, metric)
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrongestFound:
     """The strongest schedule whose measured drop is within what a person allows.
@@ -261,15 +254,6 @@ class StrongestFound:
     allowed_drop: float
     repaired: bool
     tried: tuple[TriedTarget, ...]
-
-
-@register
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportManifest:
-    """Contents of a zip of target files: sha256 by file name, and the versions that wrote it."""
-
-    files: dict[str, str]
-    versions: dict[str, str]
 
 
 def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:

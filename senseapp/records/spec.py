@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
-from senseapp.core.codec import register, register_family
+from senseapp.core.codec import register_family
 from senseapp.core.errors import InvalidSpec, check_choice, check_counts
 from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
@@ -18,6 +18,7 @@ from senseapp.metrics import METRICS
 from senseapp.tasks import TASKS, task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
 
+SettingsT = TypeVar("SettingsT")
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
 Preparation = Literal["given", "auto"]
@@ -51,16 +52,6 @@ WITHOUT_LABELS = "none"
 
 Goal = Literal["smaller", "faster", "targets", "look"]
 """Fewer bytes, less time, a schedule for a training tool, or only the sensitivities of the layers."""
-
-
-def check_goal(goal: str) -> None:
-    """Raise InvalidSpec unless ``goal`` is one."""
-    check_choice("The goal must be", goal, get_args(Goal))
-
-
-def name_of_file(path: str) -> str:
-    """Return the last part of a path of this or another system."""
-    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,17 +96,12 @@ class ModelSpec:
         task_named(self.task)
         if self.outputs and not source.chooses_outputs:
             raise InvalidSpec(f"Outputs are chosen in an ONNX file; {self.title} has its own. Leave them out.")
+        if (self.layout or self.in_runtime) and not source.chooses_outputs:
+            what = "A layout of outputs" if self.layout else "A choice to let onnxruntime compute nodes"
+            raise InvalidSpec(f"{what} is of an ONNX file, and the model is {self.title}.")
         if self.layout:
-            if not source.chooses_outputs:
-                raise InvalidSpec(f"A layout of outputs is of an ONNX file, and the model is {self.title}.")
             task_named(self.task).reader_of(self.layout)
-        if self.in_runtime and not source.chooses_outputs:
-            raise InvalidSpec(f"Only nodes of an ONNX file are left to onnxruntime, and the model is {self.title}.")
         check_counts(self, "num_classes", "in_chans", "img_size")
-
-    def without_folder(self) -> ModelSpec:
-        """Return the same network with the name of its file in place of the path."""
-        return replace(self, checkpoint=name_of_file(self.checkpoint))
 
     @property
     def is_runnable(self) -> bool:
@@ -141,18 +127,15 @@ class DataSpec:
         name: of the set that torchvision downloads, one of :data:`IMAGE_SETS`; empty for all others.
         labels: path inside the folder or archive of a table ``file,label``; empty means class folders or none,
             ``none`` (:data:`WITHOUT_LABELS`) measures without labels whatever the folders are called.
-        mean, std: per channel, in the order in which the model takes them, on the 0 to 1 scale; empty keeps the
-            model's own.
+        mean, std: per channel, in the model's order, on the 0 to 1 scale; empty keeps the model's own.
         crop_pct: share of the shorter side kept by the centre crop; None keeps the model's own.
         fit: ``crop``, ``letterbox``, ``corner`` or ``stretch``; empty keeps the model's own.
-        channel_order: of colour pictures; ``bgr`` for models trained on pictures that OpenCV or Caffe read, empty for
-            the model's own.
+        channel_order: of colour pictures; ``bgr`` for models trained with OpenCV or Caffe, empty for the model's own.
         upright: turn pictures as their cameras' rotation mark (EXIF orientation) says; else they are taken as stored.
         preparation: ``given`` takes the model's own where nothing above is set; ``auto`` has the images choose what
             is not set, and the model's image size and, among look-alikes, its architecture with it.
         chosen_by: sentences on how ``auto`` chose, in the settings that it chose; empty where a person gave them.
-        evidence: (part of the reading, how it is known), of parts that were chosen: see
-            :class:`~senseapp.tasks.reading.Reading`.
+        evidence: (part of the reading, how it is known), as in :class:`~senseapp.tasks.reading.Reading`.
         class_map: pairs (folder name, class index) that a person has confirmed or the images have chosen; empty means
             proposed ones, between which the images choose.
     """
@@ -180,12 +163,9 @@ class DataSpec:
             raise InvalidSpec(f"torchvision's small sets of images are {', '.join(IMAGE_SETS)}, got {self.name!r}.")
         if self.kind != "torchvision" and self.name:
             raise InvalidSpec(f"Images from {self.kind!r} take no name.")
-        if self.channel_order not in get_args(ChannelOrder):
-            raise InvalidSpec(f"Channels come in the order rgb or bgr, got {self.channel_order!r}.")
-        if self.fit not in get_args(Fit):
-            raise InvalidSpec(f"Pictures are fitted by crop, letterbox, corner or stretch, got {self.fit!r}.")
-        if self.preparation not in get_args(Preparation):
-            raise InvalidSpec(f"The preparation of images must be given or auto, got {self.preparation!r}.")
+        check_choice("The order of channels must be", self.channel_order, get_args(ChannelOrder))
+        check_choice("The fit of pictures must be", self.fit, get_args(Fit))
+        check_choice("The preparation of images must be", self.preparation, get_args(Preparation))
         if any(not math.isfinite(value) or value <= 0 for value in self.std):
             raise InvalidSpec(f"std must hold numbers above 0, got {self.std}.")
         if not all(math.isfinite(value) for value in self.mean):
@@ -200,10 +180,6 @@ class DataSpec:
             return f"{self.kind}/{self.name}"
         return self.kind if not self.path else self.path.rsplit("/", 1)[-1]
 
-    def without_folder(self) -> DataSpec:
-        """Return the same images with the name of their folder or archive in place of the path."""
-        return replace(self, path=name_of_file(self.path))
-
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
@@ -216,8 +192,7 @@ class SensitivitySpec:
         levels: on the scale of the compression (fractions, or bits), each measured on its own.
         metric: the one that ranks layers; every metric that the data allows is measured. None chooses top-1
             where labelled images are enough to show a drop of one point, and KL elsewhere.
-        num_samples: images to measure on; None means all of them, less a share that is kept to prove schedules on
-            where there are plenty.
+        num_samples: images to measure on; None means all, less a share for proofs where there are plenty.
         batch_size: most images in one forward pass; None takes as many as fit the caches.
         layers: shell patterns of layer names (``layer1.*``); empty means all.
         layer_types: class names (``Conv2d``); empty means all.
@@ -263,7 +238,6 @@ class SensitivitySpec:
         check_counts(self, "num_samples", "batch_size")
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """One run: the model, the images and the measurement decide its numbers.
@@ -280,12 +254,20 @@ class RunSpec:
     target: str = USUAL_TARGET
 
     def __post_init__(self) -> None:
-        check_goal(self.goal)
+        check_choice("The goal must be", self.goal, get_args(Goal))
         check_target(self.target)
 
-    def without_folders(self) -> RunSpec:
-        """Return the settings with only the names of their files, for people who may not know where they lie."""
-        return replace(self, model=self.model.without_folder(), data=self.data.without_folder())
+
+def without_folders(settings: SettingsT) -> SettingsT:
+    """Return settings, or a record that has some, with names of files in place of paths, which only owners may know."""
+    own, changed = cast("Any", settings), {}
+    for name in (each.name for each in fields(own)):
+        part = getattr(own, name)
+        if isinstance(part, ModelSpec | DataSpec | RunSpec):
+            changed[name] = without_folders(part)
+        elif name in ("checkpoint", "path"):  # of this or another system
+            changed[name] = part.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return cast("SettingsT", replace(own, **changed))
 
 
 def with_reading(spec: RunSpec, reading: Reading) -> RunSpec:
@@ -327,7 +309,6 @@ HistogramTensor = Literal["weights", "activations", "outputs"]
 HistogramObjective = Literal["none", "output", "loss", "mean"]
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramSpec:
     """One histogram.

@@ -17,7 +17,7 @@ from senseapp.core.errors import NotFound, ReadingStopped, SenseError
 from senseapp.core.files import DAY_SECONDS, remove_temporaries, replace_file, storage_errors
 from senseapp.records.check import CheckReport, CheckSpec, file_name
 from senseapp.records.jobs import JobSnapshot, RunState
-from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.records.spec import ModelSpec, RunSpec, without_folders
 from senseapp.server.access import Access
 from senseapp.server.machine import load_engine
 from senseapp.server.process.requester import ANYBODY, Requester, model_limits
@@ -190,7 +190,7 @@ class Checks(Access):
         try:
             with storage_errors("the folder of checks"):
                 folder.mkdir(parents=True)
-            replace_file(folder / _SPEC, dumps(spec.without_folders()))
+            replace_file(folder / _SPEC, dumps(without_folders(spec)))
             self._backend.runner.submit(task, short=True, person=self._requester.turn_of(self._owner))
         except BaseException:  # QueueFull, or a full disk
             shutil.rmtree(folder, ignore_errors=True)

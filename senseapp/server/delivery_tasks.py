@@ -159,7 +159,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
         if self.allowed_drop is None:
             return True
         if self.promise is None:
-            return weights.within(self.allowed_drop)
+            return weights.loss.delta <= self.allowed_drop
         return self.adapting != "off" or weights in kept(known, self.promise)
 
 

@@ -13,7 +13,6 @@ from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_am
 from senseapp.records.measurement import LayerMeasurement, RunResult, counted
 from senseapp.records.resolution import (
     baseline_warning,
-    can_show,
     cannot_tell,
     opening_level,
     seen_from,
@@ -138,7 +137,8 @@ def leaderboard_row(result: RunResult, *, run: str) -> dict[str, Any]:
     show such a drop in one layer cannot show it in all; then ``source`` says so.
     """
     counted = primary_among({change.metric for item in result.measurements for change in item.changes}) or ""
-    is_shown = not counted or can_show(result, counted, ALLOWED_DROP)
+    visible = smallest_visible_loss(result, counted) if counted else None
+    is_shown = visible is None or visible <= ALLOWED_DROP
     removable = bytes_removable(result, counted) if counted and is_shown else None
     few = f"too few images to say: {plural(result.num_samples, 'image')}"
     return {

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import psutil
 
-from senseapp.core.codec import register
 from senseapp.core.errors import OutOfMemory, is_about_memory
 from senseapp.core.files import MB
 from senseapp.core.load import share_left
@@ -137,8 +136,6 @@ class MachineSpeed:
     macs_per_second: float
     seconds_per_call: float
 
-
-register(MachineSpeed)
 
 _TIMED_SECONDS = 0.1  # of each convolution
 _THREADS_HELP = 0.7  # power of their number by which threads speed a convolution up

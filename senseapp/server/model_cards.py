@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from senseapp.core.codec import loads, register
+from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
 from senseapp.core.files import SITE, files_at
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch
@@ -29,9 +29,6 @@ class ModelCard:
 
     profile: ModelProfile
     class_names: tuple[str, ...] = ()
-
-
-register(ModelCard)
 
 
 def load_card(model: ModelSpec) -> ModelCard:

@@ -21,7 +21,7 @@ from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import METRICS
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.inputs import ImageSurvey, PreparationChoice, PreviewReport, SeenPicture, SeenReading
+from senseapp.records.inputs import ImageSurvey, PreparationChoice, PreviewReport, SeenPicture
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
@@ -232,7 +232,7 @@ def _question(
             images = load(read, trial.spec.data, num_samples=_SHOWN)
         except InvalidSpec:  # there are fewer
             images = load(read, trial.spec.data)
-        asked.append(SeenReading(trial=trial, pictures=_seen(trial.spec.data, task, read, images)))
+        asked.append((trial, _seen(trial.spec.data, task, read, images)))
     return replace(_understood(choice.spec, task, model, images), choice=choice, asked=tuple(asked))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, Self
 
-from senseapp.core.codec import decode, register
+from senseapp.core.codec import decode
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.foreign_values import BadValue, read_json
 from senseapp.core.texts import printable
@@ -115,7 +115,6 @@ def class_map_words(class_map: Sequence[tuple[str, int]]) -> str:
     return shown + (" and others" if len(class_map) > 6 else "")
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """How the outputs, the images and the class numbers of a run are read, and how each of these is known.

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.runs.list import table_key
 from senseapp.core.errors import InvalidDataset
 from senseapp.records.answers import ChangedAnswers, ChangedPicture
-from senseapp.records.inputs import PreparationChoice, PreparationTrial, PreviewReport, SeenPicture, SeenReading
+from senseapp.records.inputs import PreparationChoice, PreparationTrial, PreviewReport, SeenPicture
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
@@ -67,7 +67,7 @@ def report_of(spec: RunSpec, *, question: str = "", labelled: bool = False) -> P
         pictures=() if question else seen,
         ranges=RANGES,
         choice=choice,
-        asked=tuple(SeenReading(trial=each, pictures=seen) for each in trials) if question else (),
+        asked=tuple((each, seen) for each in trials) if question else (),
     )
 
 

@@ -20,12 +20,12 @@ from senseapp.app.common.expert import expert
 from senseapp.app.common.state import filled, restart_with, session
 from senseapp.app.common.uploads import adopt_upload
 from senseapp.core.codec import decode, encode
-from senseapp.core.errors import SenseError
+from senseapp.core.errors import SenseError, check_choice
 from senseapp.core.markdown import md
 from senseapp.core.texts import distinct
-from senseapp.records.goal import usual_run
+from senseapp.records.goal import GOALS, usual_run
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec, check_goal
+from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import compression_text, images_title
@@ -208,7 +208,7 @@ def _spec(texts: Mapping[str, str]) -> RunSpec:
         SenseError: they are no such settings, or a file is not there, or not this visitor's.
     """
     goal = texts.get("goal", RunSpec().goal)
-    check_goal(goal)
+    check_choice("The goal must be", goal, GOALS)
     asked = encode(usual_run(cast(Goal, goal), texts.get("model.task", "")))
     for place, text in texts.items():
         part, _, name = place.partition(".")

@@ -285,24 +285,24 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
     choice = found.choice
     assert choice is not None
     st.warning(choice.question, icon=":material/help:")
-    for number, seen in enumerate(found.asked):
+    for number, (trial, pictures) in enumerate(found.asked):
         row = st.container(border=True, horizontal=True, gap="small", key=f"reading_asked_{number}")
         with row.container(width=_ASKED, gap="xsmall"):
-            st.markdown(md("**{}**", seen.trial.title))
-            st.caption(seen.trial.result)
-            is_kept = seen.trial == choice.chosen and not choice.guess
+            st.markdown(md("**{}**", trial.title))
+            st.caption(trial.result)
+            is_kept = trial == choice.chosen and not choice.guess
             st.button(
                 "Measure it like this all the same" if is_kept else "Use this",
                 key=f"reading.use.{number}",
                 icon=":material/check:",
-                help=f"Reads the images and the outputs this way: {seen.trial.title}.",
+                help=f"Reads the images and the outputs this way: {trial.title}.",
                 on_click=st.session_state.update,
-                args=({_key("tried", spec): seen.trial.title},),
+                args=({_key("tried", spec): trial.title},),
             )
-        for picture in seen.pictures:
+        for picture in pictures:
             png, text, words = _drawings(picture)[0]
             _fill(row, [(png, "" if picture.drawn else text, words)], _SMALL)
-    labels = [label for each in found.asked[:1] for picture in each.pictures for label in _drawings(picture)[1:]]
+    labels = [label for _, pictures in found.asked[:1] for picture in pictures for label in _drawings(picture)[1:]]
     if labels:
         row = st.container(border=True, horizontal=True, gap="small", key="reading_labels")
         row.container(width=_ASKED).markdown(md("**As labelled**"))

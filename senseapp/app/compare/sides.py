@@ -17,7 +17,7 @@ from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, Metric, divergence_among
-from senseapp.records.comparison import ComparedPart, Side, shared_metrics
+from senseapp.records.comparison import BOTH_PARTS, Side, shared_metrics
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.server.leaderboard import compared_levels
@@ -89,7 +89,7 @@ def choose_sides(records: Sequence[RunRecord]) -> list[Side]:
     if len(sides) > 1:
         return sides
     # the estimate and the measurement of a run, if it has both at the level
-    sides = [replace(sides[0], part=part) for part in (ComparedPart.ESTIMATED, ComparedPart.MEASURED)]
+    sides = [replace(sides[0], part=part) for part in BOTH_PARTS]
     if all(side.metrics for side in sides):
         return sides
     st.info(

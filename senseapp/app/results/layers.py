@@ -16,6 +16,7 @@ from senseapp.app.results.layer_side import choose_layers, layer_panel, layer_si
 from senseapp.app.results.view import RunView
 from senseapp.core.codec import dumps
 from senseapp.core.markdown import md
+from senseapp.records.spec import without_folders
 from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import can_be_distiller_csv, write_distiller_csv
 from senseapp.views.charts.layers import drop_domain, marked, sensitivity_bars
@@ -262,7 +263,7 @@ def layer_files(view: RunView) -> None:
         )
         offer_file(
             "Download JSON",
-            lambda: dumps(view.result.without_folders()),
+            lambda: dumps(without_folders(view.result)),
             "result.json",
             key=f"table.json.{run_id}",
             help="Everything this run found, with its settings; senseapp reads it back. Of files on this server it has "

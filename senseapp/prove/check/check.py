@@ -37,6 +37,7 @@ from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.check import FILES_ARE_OPEN, CheckedLimit, CheckReport, CheckSpec, TensorDivergence
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
+from senseapp.records.spec import without_folders
 from senseapp.runtimes.base import Runtime, runtime_named
 from senseapp.runtimes.call_times import ratio, times
 from senseapp.runtimes.foreign import ForeignFile
@@ -75,7 +76,7 @@ def check_files(
     reference, images = prepared.reference, prepared.images
     report = partial(
         CheckReport,
-        spec=spec.without_folders(),
+        spec=without_folders(spec),
         labelled=images.labels is not None,
         preparation=preparation_words(reference.preprocessing),
         reading=prepared.reading,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.reading import OutputReader
@@ -18,7 +17,6 @@ _MOST_SIDE = 4096  # pixels
 _SLACK = 0.02  # of the proportions of a map and of the image: strides round its sides
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapLayout(OutputReader):
     """Where a map has the classes; makes of it class scores, (N, C, H, W).

@@ -65,7 +65,7 @@ def mark_frame(histogram: QuantizationHistogram) -> pd.DataFrame:
 
 
 def _shown(histogram: QuantizationHistogram, place: float) -> float:
-    value = histogram.value_at(place)
+    value = (place - histogram.zero_cell) * histogram.scale  # NaN where each channel has its own scale
     return place - histogram.zero_cell if math.isnan(value) else value
 
 

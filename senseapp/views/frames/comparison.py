@@ -10,7 +10,7 @@ import pandas as pd
 
 from senseapp.metrics import METRICS, number_text
 from senseapp.prove.decision import Decision
-from senseapp.records.comparison import ComparedPart, Comparison, MatchedLayer, Side
+from senseapp.records.comparison import BOTH_PARTS, Comparison, MatchedLayer, Side
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import opening_level
@@ -33,8 +33,8 @@ def letter(index: int) -> str:
 def side_labels(sides: Sequence[Side]) -> list[str]:
     """Return a label for each side that no other has: ``A · demo, 50 %``, or ``A · estimated`` within one run."""
     names = (
-        side.part.value
-        if side.part is not ComparedPart.SHOWN
+        side.part
+        if side.part != "shown"
         else f"{fmt.cut_middle(side.title)}, {side.result.compression.scale.text(side.level)}"
         for side in sides
     )
@@ -86,7 +86,8 @@ def moves_frame(comparison: Comparison) -> pd.DataFrame:
         | {"fragile_in": letter(min(sides, key=lambda side: layer.ranks[side])), "sure": _sure(layer)}
         | {f"rank_{letter(side)}": _rank_text(layer, side, count) for side in sides}
         | {f"change_{letter(side)}": metric.change_text(layer.changes[side].delta) for side in sides}
-        for layer in comparison.most_moved()
+        for layer in sorted(comparison.layers, key=lambda layer: -layer.rank_change)
+        if layer.rank_change
     ]
     per_side = [f"{what}_{letter(side)}" for side in sides for what in ("rank", "change")]
     return pd.DataFrame(rows, columns=["layer", "row", "shift", "fragile_in", "sure", *per_side])
@@ -102,8 +103,8 @@ def _sure(layer: MatchedLayer) -> str:
 def unmatched_frame(comparison: Comparison) -> pd.DataFrame:
     """Return the layers that lack a value on a side: column ``layer``, and for each side its letter with the reason."""
     rows = [
-        {"layer": layer.layer} | {letter(side): reason or "has a value" for side, reason in enumerate(layer.missing)}
-        for layer in comparison.unmatched
+        {"layer": layer} | {letter(side): reason or "has a value" for side, reason in enumerate(missing)}
+        for layer, missing in comparison.unmatched.items()
     ]
     return pd.DataFrame(rows, columns=["layer", *(letter(side) for side in range(len(comparison.sides)))])
 
@@ -125,7 +126,7 @@ def finding(comparison: Comparison) -> str:
         found = ", ".join(f"{number} for {letter(side)}" for side, number in enumerate(numbers, start=1))
         return f"How far others rank {count} layers as A does (1 is the same order): {found}.{_sure_moves(comparison)}"
     parts = {side.part for side in comparison.sides}
-    subject = "Estimate and measurement" if parts == {ComparedPart.ESTIMATED, ComparedPart.MEASURED} else "A and B"
+    subject = "Estimate and measurement" if parts == set(BOTH_PARTS) else "A and B"
     alike = next((words for least, words in _WORDS if values[0] >= least), "in the opposite order")
     return f"{subject} rank {count} layers {alike}: {numbers[0]}, where 1 is the same order.{_sure_moves(comparison)}"
 
@@ -144,9 +145,7 @@ def _sure_moves(comparison: Comparison) -> str:
 def matching_text(comparison: Comparison) -> str:
     """Return the metric, the number of matched layers, and the number without a value in each run."""
     parts = [METRICS[comparison.metric].label, f"{fmt.plural(len(comparison.layers), 'layer')} matched by name"]
-    lacking = [
-        sum(bool(layer.missing[side]) for layer in comparison.unmatched) for side in range(len(comparison.sides))
-    ]
+    lacking = [sum(map(bool, side)) for side in zip(*comparison.unmatched.values(), strict=True)]
     missing = [f"{count} without a value in {letter(side)}" for side, count in enumerate(lacking) if count]
     return " · ".join(parts + missing)
 

@@ -136,11 +136,11 @@ def build_check_page(report: CheckReport) -> str:
     answers = report.answers
     views = {
         "report": report,
-        "verdict": check.verdict(report),
+        "verdict": report.verdict,
         "conditions": [(f"{_SIGNS[mark]} {title}: {mark}", reason) for title, mark, reason in check.conditions(report)],
         "facts": {
             "Original": check.file_facts(report.reference),
-            "Compressed file": check.file_facts(report.candidate, size_ratio=report.size_ratio),
+            "Compressed file": check.file_facts(report.candidate, original=report.reference),
             "Measurement": check.measured_facts(report),
         },
         "changes": tables.ReportTable(

@@ -34,12 +34,6 @@ _MOST_CLASSES = 10  # rows of a summary
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def verdict(report: CheckReport) -> str:
-    """Return the verdict in one or three words."""
-    marks = {mark for _, mark, _ in conditions(report)}
-    return "Fails" if "fails" in marks else "Not shown to hold" if "not shown" in marks else "Holds"
-
-
 def conditions(report: CheckReport) -> list[tuple[str, str, str]]:
     """Return title, mark (``holds``, ``not shown`` or ``fails``) and reason of each condition of a check.
 
@@ -52,13 +46,15 @@ def conditions(report: CheckReport) -> list[tuple[str, str, str]]:
     ]
 
 
-def file_facts(side: CheckedFile, *, size_ratio: float = math.nan) -> dict[str, str]:
-    """Return the facts of one side, by their name."""
+def file_facts(side: CheckedFile, *, original: CheckedFile | None = None) -> dict[str, str]:
+    """Return the facts of one side, by their name; of the candidate beside the ``original`` its relative size too."""
     size = fmt.bytes_size(side.file_bytes)
+    if original is not None and original.file_bytes:
+        size += f", {side.file_bytes / original.file_bytes:.2f} times the original"
     facts = {
         "File": side.name,
         "Kind": side.kind,
-        "Size": size if math.isnan(size_ratio) else f"{size}, {size_ratio:.2f} times the original",
+        "Size": size,
         "Input": side.takes,
         "Output": side.returns,
         "Time of a call": "" if side.seconds is None else milliseconds(side.seconds),
@@ -249,7 +245,7 @@ def _figures(record: object, *names: str) -> dict[str, float | None]:
 def markdown_summary(report: CheckReport) -> str:
     """Return the check as GitHub's Markdown: verdict, conditions, figures, classes and where tensors part."""
     parts = [
-        md("## {}: {}", verdict(report), report.spec.title),
+        md("## {}: {}", report.verdict, report.spec.title),
         md("{}", report.headline),
         markdown_table(("Condition", "", "Why"), conditions(report)),
         *(md("- {}", each) for each in report.findings),

@@ -222,8 +222,6 @@ def test_centroids_describe_the_cells(model, images):
     assert bins.gradient_magnitudes.reshape(3, -1).sum(dim=1).tolist() == [1.0, 5.0, 9.0]
     found = look(model, images, bits=2)
     assert all(cell - 0.5 <= place <= cell + 0.5 for cell, place in enumerate(found.centroids) if place == place)
-    assert sum(found.cell_counts) == 6 * 6 * 9
-    assert found.value_at(found.zero_cell) == 0
 
 
 @pytest.mark.parametrize("per_channel", [False, True])

@@ -17,7 +17,7 @@ from benchmarks.real.macs import compare_macs
 from scripts.architecture_survey import build_on_meta, count_macs
 from senseapp.networks.profile import acting_zero_share, profile_model
 from senseapp.networks.sources.catalogue import find_entry
-from senseapp.records.profile import counting_notes, standardised_note, unlisted_note
+from senseapp.records.profile import counting_notes, standardised_note
 from senseapp.records.schedule import ResourceBudget
 from senseapp.solve.curves import Accounting
 from tests.trap_models import PIXELS, WIDTH, Attention, CrossAttention, EncoderLayer, TiedWeights
@@ -151,8 +151,9 @@ def test_attention_with_inputs_of_several_widths() -> None:
     assert (found.module, found.module_type) == ("attention", "MultiheadAttention")
     assert found.parameters == ("q_proj_weight", "k_proj_weight", "v_proj_weight")
     assert found.macs == PIXELS * PIXELS * 4 * WIDTH * WIDTH
-    assert "attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight." in unlisted_note(profile)
-    assert "3 weights (" in unlisted_note(profile)
+    (note,) = counting_notes(profile, "pruning")
+    assert "attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight." in note
+    assert "3 weights (" in note
 
 
 def test_recurrent_layers_and_embeddings_but_no_norm_token_or_parametrization() -> None:

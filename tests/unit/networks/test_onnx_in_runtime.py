@@ -215,7 +215,7 @@ def test_the_report_offers_it_and_the_settings_say_it(tmp_path: Path) -> None:
     path.write_bytes(with_a_loop())
     assert examine_onnx(replace(spec, task="segmentation")).barrier == "“loop” (Loop)"
     assert examine_onnx(report.spec).barrier == ""
-    with pytest.raises(InvalidSpec, match="Only nodes of an ONNX file"):
+    with pytest.raises(InvalidSpec, match="onnxruntime compute nodes is of an ONNX file"):
         ModelSpec(library="timm", name="resnet18", in_runtime=True)
 
 

@@ -129,7 +129,6 @@ def test_the_share_of_integers_is_one_sentence_with_the_reasons() -> None:
 def test_a_file_with_less_than_half_in_integers_is_partly_so(macs: int, partly: bool) -> None:
     nodes = executed(("a", True, macs, True), ("b", False, 1000 - macs, True))
     record = a_deployment(in_float=(), integers=IntegerShare.of(nodes, kept=(), layers={}))
-    assert record.is_partly_int8 is partly
     assert record.integers is not None
     assert ("is called one in 8-bit numbers from 50 %" in record.integers.sentence) is partly
     made = Deployed(content=b"", record=record, answers=None, held_out=True)

@@ -10,14 +10,14 @@ import pytest
 from scipy.stats import spearmanr
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.records.comparison import ComparedPart, Comparison, Side, compare, shared_metrics
+from senseapp.records.comparison import Comparison, Side, compare, shared_metrics
 from senseapp.records.measurement import Status
 from tests.fake_session import a_measurement, a_result
 
 NAMES = ("a", "b", "c", "d")
 
 
-def side(deltas, *, title="one", names=None, part=ComparedPart.SHOWN, **changes) -> Side:
+def side(deltas, *, title="one", names=None, part="shown", **changes) -> Side:
     """A run that measured each layer of ``deltas`` at 50 %; None for one that could not be."""
     measured = [
         a_measurement(layer, delta=delta)
@@ -37,15 +37,11 @@ def ranks(comparison: Comparison, which: int) -> list[float]:
     return [layer.ranks[which] for layer in comparison.layers]
 
 
-def missing(comparison: Comparison) -> dict[str, tuple[str, ...]]:
-    return {layer.layer: layer.missing for layer in comparison.unmatched}
-
-
 def test_rank_one_is_the_most_fragile_and_the_furthest_move_comes_first():
     found = compare([side(by_name(0.4, 0.3, 0.2, 0.1)), side(by_name(0.1, 0.3, 0.2, 0.4))], "top1")
     assert ranks(found, 0) == [1, 2, 3, 4]
     assert ranks(found, 1) == [4, 2, 3, 1]
-    assert [(layer.layer, layer.rank_change) for layer in found.most_moved()] == [("a", 3), ("d", 3)]
+    assert [(layer.layer, layer.rank_change) for layer in found.layers if layer.rank_change] == [("a", 3), ("d", 3)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -70,7 +66,7 @@ def test_layers_are_matched_by_name_and_the_others_say_why_not():
     long = side(by_name(0.1, 0.2, 0.3, math.nan))
     found = compare([short, long], "top1")
     assert [layer.layer for layer in found.layers] == ["a"]
-    assert missing(found) == {
+    assert found.unmatched == {
         "b": ("Its width is fixed.", ""),
         "c": ("The model has no layer of this name.", ""),
         "d": ("Not measured.", "The figure is not a number."),
@@ -79,7 +75,7 @@ def test_layers_are_matched_by_name_and_the_others_say_why_not():
 
 def test_layers_that_nobody_looked_at_are_not_listed():
     pair = [side({"a": 0.1, "b": 0.2}, names=NAMES) for _ in range(2)]
-    assert compare(pair, "top1").unmatched == ()
+    assert compare(pair, "top1").unmatched == {}
 
 
 def grouped(members: tuple[str, ...], delta: float, **changes) -> Side:
@@ -115,9 +111,7 @@ def test_estimates_against_measurements_of_one_run():
         a_measurement(name, delta=delta, estimated=True) for name, delta in by_name(0.1, 0.3, 0.2, 0.9).items()
     )
     whole = replace(whole, estimates=estimates)
-    sides = [
-        Side(title=part, result=whole, level=0.5, part=part) for part in (ComparedPart.ESTIMATED, ComparedPart.MEASURED)
-    ]
+    sides = [Side(title=part, result=whole, level=0.5, part=part) for part in ("estimated", "measured")]
     found = compare(sides, "kl")
     assert [layer.estimated for layer in found.layers] == [(True, False)] * 4
     assert found.agreement() == pytest.approx(spearmanr([1, 3, 2, 9], [1, 2, 3, 4]).statistic)
@@ -129,8 +123,8 @@ def test_three_runs():
     deltas = [by_name(*order) for order in ((1, 2, 3, 4), (1, 2, 4, 3), (4, 3, 2, 1))]
     found = compare([side(one) for one in deltas], "top1")
     assert found.agreement(0, 2) == pytest.approx(-1)
-    assert found.most_moved()[0].layer == "a"
-    assert found.most_moved()[0].ranks == (4, 4, 1)
+    assert found.layers[0].layer == "a"
+    assert found.layers[0].ranks == (4, 4, 1)
 
 
 def test_a_layer_that_breaks_the_model_ranks_first():

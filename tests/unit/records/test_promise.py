@@ -56,7 +56,7 @@ def test_there_is_no_bound_without_held_out_images_or_sums() -> None:
 def test_the_test_decides_and_not_what_was_measured() -> None:
     most = next(k for k in range(500) if upper_bound_of_share(k + 1, 500, 1 - 0.0425) > 0.05)
     good, bad = a_judged_candidate(most), a_judged_candidate(most + 1)
-    assert bad.within(0.05)
+    assert bad.loss.delta <= 0.05
     assert decision([good], "smaller", 0.05, FIVE).choice == good
     assert decision([bad], "smaller", 0.05, FIVE).choice is None
     assert decision([bad], "smaller", 0.05).choice == bad

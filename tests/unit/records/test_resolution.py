@@ -9,20 +9,15 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import binomtest, rankdata
+from scipy.stats import binomtest
 
-from senseapp.core.errors import InvalidInput
 from senseapp.metrics import METRICS
 from senseapp.metrics.bounds import upper_bound_of_share
 from senseapp.records.resolution import (
     baseline_warning,
-    can_show,
     cannot_tell,
     default_metric,
     hides_losses,
-    mean_ranks,
     opening_level,
     rank_intervals,
     seen_from,
@@ -64,8 +59,6 @@ def test_the_smallest_visible_loss_is_the_median_upper_end_of_intervals_that_rea
     assert smallest_visible_loss(run, "top1", 0.5) == pytest.approx(0.2)
     assert smallest_visible_loss(run, "top1", 0.25) is None
     assert smallest_visible_loss(run, "kl", 0.5) is None
-    assert not can_show(run, "top1", 0.19)
-    assert can_show(run, "top1", 0.2)
 
 
 def test_of_all_levels_the_one_where_layers_change_least_says_what_images_can_show():
@@ -78,7 +71,6 @@ def test_of_all_levels_the_one_where_layers_change_least_says_what_images_can_sh
 def test_estimates_have_no_say():
     run = a_result(estimates=(a_measurement("stem", estimated=True),))
     assert smallest_visible_loss(run, "top1") is None
-    assert can_show(run, "top1", 0.0)
     assert hides_losses(run, "top1") == ""
 
 
@@ -224,18 +216,6 @@ def test_intervals_leave_so_many_ranks_possible(deltas, lows, highs, possible, s
 )
 def test_spearman_is_defined_for_every_input(first, second, expected):
     assert spearman(first, second) == pytest.approx(expected, nan_ok=True)
-
-
-def test_unpaired_values_are_refused():
-    with pytest.raises(InvalidInput, match="got 2 and 1"):
-        spearman([1, 2], [1])
-    with pytest.raises(InvalidInput, match="2 lower and 1 upper"):
-        rank_intervals([1, 2], [1])
-
-
-@given(st.lists(st.sampled_from([0.0, 0.5, 2.0, -1.0, INF]) | st.floats(allow_nan=False)))
-def test_mean_ranks_are_those_of_scipy(values: list[float]) -> None:
-    assert mean_ranks(values) == rankdata(values).tolist()
 
 
 def test_a_correlation_does_not_wait_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:

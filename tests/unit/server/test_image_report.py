@@ -42,20 +42,20 @@ def test_where_nothing_decides_each_reading_is_drawn_on_the_same_pictures(export
     assert "4 images without labels do not decide" in report.choice.question
     assert not report.pictures
     assert "only assumed" in report.reading.facts["Images"]
-    assert [each.trial for each in report.asked] == list(report.choice.trials[:4])
-    assert len({tuple(picture.name for picture in each.pictures) for each in report.asked}) == 1
-    assert all(len(each.pictures) == 4 for each in report.asked)
-    right = next(each for each in report.asked if each.trial.spec.data.std == BYTES)
-    wrong = next(each for each in report.asked if each.trial.spec.data.std != BYTES)
-    assert [picture.drawn for picture in right.pictures] != [picture.drawn for picture in wrong.pictures]
+    assert [trial for trial, _ in report.asked] == list(report.choice.trials[:4])
+    assert len({tuple(picture.name for picture in pictures) for _, pictures in report.asked}) == 1
+    assert all(len(pictures) == 4 for _, pictures in report.asked)
+    chosen_trial, right = next(each for each in report.asked if each[0].spec.data.std == BYTES)
+    wrong = next(pictures for trial, pictures in report.asked if trial.spec.data.std != BYTES)
+    assert [picture.drawn for picture in right] != [picture.drawn for picture in wrong]
 
-    spec = report.choice.picked(right.trial)
+    spec = report.choice.picked(chosen_trial)
     chosen = preview_images(spec, num_images=4)
     assert chosen.choice is None
     assert "values from 0 to 255" in chosen.reading.facts["Images"]
     assert "chosen by a person" in chosen.reading.facts["Images"]
     assert "nothing else fits" in chosen.reading.facts["Outputs"]
-    assert [picture.drawn for picture in chosen.pictures] == [picture.drawn for picture in right.pictures]
+    assert [picture.drawn for picture in chosen.pictures] == [picture.drawn for picture in right]
 
 
 def test_what_a_person_says_of_the_values_is_kept_and_the_other_ways_are_listed(export: Path, tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_what_a_person_says_of_the_values_is_kept_and_the_other_ways_are_listed(
     report = preview_images(told, num_images=12)
     assert report.choice is not None  # values from 0 to 1 are wrong, and the labels say so
     assert "probably read wrongly" in report.choice.question
-    assert all(each.trial.spec.data.std == (1.0,) * 3 for each in report.asked)
-    assert all(len(picture.drawn) == 2 for each in report.asked for picture in each.pictures)
+    assert all(trial.spec.data.std == (1.0,) * 3 for trial, _ in report.asked)
+    assert all(len(picture.drawn) == 2 for _, pictures in report.asked for picture in pictures)
     assert ("values from 0 to 255", (0.0,) * 3, BYTES) in report.ranges
     assert any("3 classes" in words for _, words in report.layouts)
 

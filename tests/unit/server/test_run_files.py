@@ -22,7 +22,7 @@ from senseapp.core.errors import InvalidFile, NotFound, QuotaExceeded
 from senseapp.records.jobs import RunState
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, without_folders
 from senseapp.server.run_tasks import Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
@@ -110,7 +110,7 @@ def test_a_run_moves_to_another_server_whole(service, finished, tmp_path):
     assert "measured elsewhere" in record.origin
     assert record.num_bytes > len(WEIGHTS)
     here, there = service.result(finished), other.result(run_id)
-    assert there == replace(here, spec=here.spec.without_folders())
+    assert there == without_folders(here)
     folder = other._backend.store.folder(run_id)
     assert folder.load(ValidationResult, KEY) == replace(PROOF, files={".safetensors": len(WEIGHTS)})
     validation = replace(RECOMMENDATION.validation, files={})  # the file of its proof is not there
@@ -177,9 +177,9 @@ def put(*place, **values):
     [
         ({"run_json": None}, "holds one run.json"),
         ({"result_json": None}, "holds one result.json"),
-        ({"result_json": b"{}"}, "Expected a SensitivityResult"),
+        ({"result_json": b"{}"}, "Expected a RunResult"),
         ({"result_json": b"[" * 100_000}, "nested too deeply"),
-        ({"result_json": b'{"type":"SensitivityResult","version":99,"data":{}}'}, "version 99"),
+        ({"result_json": b'{"type":"RunResult","version":99,"data":{}}'}, "version 99"),
         ({"result_json": put(*MEASUREMENT, layer="nowhere")}, "no layer 'nowhere'"),
         ({"result_json": put(*MEASUREMENT, "changes", 0, metric="beauty")}, "no metric 'beauty'"),
         ({"result_json": put(*MEASUREMENT, level=0.123)}, "no level 0.123"),

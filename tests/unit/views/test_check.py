@@ -19,7 +19,7 @@ from senseapp.records.check import (
 )
 from senseapp.records.spec import ModelSpec
 from senseapp.views.report.document import build_check_page
-from senseapp.views.words.check import json_of, junit_xml, markdown_summary, verdict
+from senseapp.views.words.check import json_of, junit_xml, markdown_summary
 
 HOSTILE = "a|b<script>alert(1)</script>\x00`*[x](http://x)@team"
 
@@ -92,7 +92,7 @@ def test_the_xml_is_well_formed_whatever_a_file_is_called(report: CheckReport) -
 
 def test_what_is_not_shown_is_neither_a_failure_nor_a_success(report: CheckReport) -> None:
     unsure = replace(report, limits=(CheckedLimit(name="time", holds=False, undecided=True, sentence="Close."),))
-    assert verdict(unsure) == "Not shown to hold"
+    assert unsure.verdict == "Not shown to hold"
     suite = ElementTree.fromstring(junit_xml(unsure).encode()).find("testsuite")
     assert suite is not None
     failure = suite.find("testcase/failure")

@@ -9,7 +9,7 @@ import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.metrics import METRICS
-from senseapp.records.comparison import ComparedPart, Comparison, Side, are_one_network, compare
+from senseapp.records.comparison import Comparison, Side, are_one_network, compare
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.views.charts.layers import paired_bars
@@ -52,7 +52,7 @@ SWAPPED = {"conv1": 0.2, FRAGILE: 0.0}
 def test_each_side_has_a_label_of_its_own() -> None:
     bits = result(RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4))))
     assert side_labels([side(result()), side(bits, level=4.0)]) == ["A · demo, 50 %", "B · demo, 4 bits"]
-    parts = [side(result(estimates=True), part=part) for part in (ComparedPart.ESTIMATED, ComparedPart.MEASURED)]
+    parts = [side(result(estimates=True), part=part) for part in ("estimated", "measured")]
     assert side_labels(parts) == ["A · estimated", "B · measured"]
 
 
@@ -84,10 +84,7 @@ def test_moves_of_estimates_are_never_called_sure() -> None:
         replace(item, changes=tuple(replace(one, delta=-one.delta) for one in item.changes))
         for item in whole.measurements
     )
-    sides = [
-        side(replace(whole, measurements=measured), part=part)
-        for part in (ComparedPart.ESTIMATED, ComparedPart.MEASURED)
-    ]
+    sides = [side(replace(whole, measurements=measured), part=part) for part in ("estimated", "measured")]
     comparison = compare(sides, "kl")
     assert set(moves_frame(comparison)["sure"]) == {"unknown"}
     assert (

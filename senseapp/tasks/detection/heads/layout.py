@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.metrics.detection.rows import RowKind, assembled
 from senseapp.metrics.predictions import tensors_in
@@ -54,7 +53,6 @@ _WORDS = {
 }
 
 
-@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadLayout(OutputReader):
     """Positions and meaning of the numbers in a detector's raw tensors.
