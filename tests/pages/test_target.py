@@ -83,7 +83,7 @@ def test_results_and_schedule_follow_the_target(app: AppTest, service: Service, 
     assert "Get the file that runs (LiteRT), 4.70 MB" in labels
     assert "Recipe for your converter (zip)" in labels
     assert TARGETS["phone"].measured in texts(app)
-    assert "for another target: not compared" in texts(app)
+    assert "not compared: for another target" in texts(app)
     open_page(app, "pages/targets.py", run=run_id)
     assert not app.exception
     assert app.button_group(key=f"runtime.{run_id}").value == "litert"

@@ -109,17 +109,13 @@ def run_line(record: RunRecord) -> str:
 
 def run_labels(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return a distinct label for each run, by its id; it does not change with the age of the run."""
-    labels = {}
+    labels, begun = {}, {}
     for record in records:
-        settings, begun = record.spec.sensitivity, datetime.fromtimestamp(record.created_seconds)
-        labels[record.run_id] = f"{record.title} · {settings.compression.scale.texts(settings.levels)}", begun
-    count = Counter(label for label, _ in labels.values())
-    return distinct(
-        {
-            run_id: label if count[label] == 1 else f"{label} · {begun:%-d %b, %H:%M:%S}"
-            for run_id, (label, begun) in labels.items()
-        }
-    )
+        settings = record.spec.sensitivity
+        labels[record.run_id] = f"{record.title} · {settings.compression.scale.texts(settings.levels)}"
+        begun[record.run_id] = f" · {datetime.fromtimestamp(record.created_seconds):%-d %b, %H:%M:%S}"
+    count = Counter(labels.values())
+    return distinct({key: label + begun[key] * (count[label] > 1) for key, label in labels.items()})
 
 
 def report_button(record: RunRecord, result: RunResult, *, key: str, schedules: tuple[Schedule, ...] = ()) -> None:

@@ -12,6 +12,7 @@ from senseapp.app.common.download import offer_file
 from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import FigureHead, figure, figure_head, place_of, rows_height
 from senseapp.app.common.state import session
+from senseapp.app.common.tables import text_table
 from senseapp.app.results.layer_side import choose_layers, layer_panel, layer_side
 from senseapp.app.results.view import RunView
 from senseapp.core.codec import dumps
@@ -21,8 +22,9 @@ from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import can_be_distiller_csv, write_distiller_csv
 from senseapp.views.charts.layers import drop_domain, marked, sensitivity_bars
 from senseapp.views.charts.levels import curve_rows, sensitivity_curves, sensitivity_heatmap
-from senseapp.views.frames.results import apart_frame, counted_rows, layer_rewards, unlisted_frame
+from senseapp.views.frames.results import counted_rows, layer_rewards
 from senseapp.views.palette import fragility_legend
+from senseapp.views.report.tables import apart_table, unlisted_table
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of, reached_note
 
@@ -163,29 +165,11 @@ def _bars_in_words(view: RunView) -> str:
 
 
 def _layers_apart(view: RunView) -> None:
-    columns = {"row": "Layer", "status": "Status", "levels": "Levels", "reason": "Reason"}
-    rows = apart_frame(view.result)
-    _listed(
-        rows[[*columns]].rename(columns=columns),
-        f"{fmt.plural(rows['layer'].nunique(), view.target_noun)} without a value, or without one at some levels",
-        "Where nothing could be measured they are not robust and not fragile, for the reason given.",
-        key=f"apart.{view.run_id}",
-    )
-    unlisted = unlisted_frame(view.result.profile)
-    _listed(
-        unlisted,
-        f"{fmt.plural(len(unlisted), 'module')} with weights that are not analysed",
-        "These weights are used without a convolution or linear layer, so no compression here touches them. "
-        "Position embeddings, attention with inputs of several widths and recurrent layers have such weights.",
-        key=f"unlisted.{view.run_id}",
-    )
-
-
-def _listed(rows: pd.DataFrame, title: str, note: str, *, key: str) -> None:
-    if not rows.empty:
-        st.markdown(md("## {}", title))
-        st.caption(note)
-        st.dataframe(rows, hide_index=True, alt=title, key=key, width="stretch")
+    for name, table in {"apart": apart_table(view.result), "unlisted": unlisted_table(view.result.profile)}.items():
+        if table is not None:
+            st.markdown(md("## {}", table.title))
+            st.caption(table.note)
+            text_table(table.columns, table.rows, alt_text=table.title, key=f"{name}.{view.run_id}")
 
 
 def curves_tab(view: RunView) -> None:

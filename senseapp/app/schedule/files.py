@@ -24,7 +24,7 @@ from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.markdown import code, md
 from senseapp.descriptions import Effect
 from senseapp.descriptions.runtimes import runtime_words
-from senseapp.descriptions.targets import TARGETS, target_of_file
+from senseapp.descriptions.targets import target_of_file
 from senseapp.formats.base import ExportFormat, levels_by_layer
 from senseapp.formats.registry import FORMATS
 from senseapp.records.candidate import Delivery
@@ -173,14 +173,8 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
     good = [each for each in delivery.candidates if promise is None or tests[each.file].holds]
     for place, each in enumerate(running):
         refused = refusal(tests[each.file], promise) if promise is not None else ""
-        worth = answer.offers(each)
-        standing = answer.standings[each.file]
-        against = "" if worth else f"Not worth taking: {STANDINGS[standing]}."
-        if standing == "other images":
-            against = "Not compared: the recommended file was measured on other images."
-        elif standing == "other target":
-            against = f"Not compared: the files of this run are for another target, {TARGETS[asked.target].label}."
-        against = refused or against
+        said = STANDINGS[answer.standings[each.file]]
+        against = refused or ("" if answer.offers(each) else f"{said[0].upper()}{said[1:]}.")
         st.markdown(md("**{}**: {}", each.made_of, each.headline))
         if each.bound_text:
             st.caption(md(":material/verified: {}", each.bound_text), help=INTERVAL_OR_BOUND)

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from senseapp.app.common.download import Download, new_file
 from senseapp.app.logins import logouts
+from senseapp.app.server.guards import Around
 from senseapp.compat.streamlit_internals import Made, address_of, browser_key, is_connected
 from senseapp.core.errors import SenseError
 from senseapp.core.files import storage_errors
@@ -133,17 +134,15 @@ def download_registry() -> DownloadRegistry:
     return DownloadRegistry()
 
 
-class Downloads:
+class Downloads(Around):
     """Middleware that answers the addresses of a registry; it streams from the disk, and nothing compresses it anew."""
 
     def __init__(self, app: ASGIApp, registry: DownloadRegistry) -> None:
-        self._app = app
+        super().__init__(app)
         self._registry = registry
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        found = _ROUTE.search(scope["path"]) if scope["type"] == "http" else None
-        if found is None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (found := _ROUTE.search(scope["path"])) is None:
             await self._app(scope, receive, send)
         else:
             response = await to_thread.run_sync(self._answer, found["token"], scope)

@@ -28,8 +28,8 @@ STANDINGS: dict[Standing, str] = {
     "no gain": "not clearly smaller or faster",
     "not faster": "not clearly faster",
     "loses too much": "loses more than is tolerated",
-    "other images": "measured on other images: not compared",
-    "other target": "for another target: not compared",
+    "other images": "not compared: measured on other images",
+    "other target": "not compared: for another target",
 }
 """What a decision says of a file."""
 JUDGED_FOR: dict[Goal, str] = {

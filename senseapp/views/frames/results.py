@@ -14,13 +14,11 @@ from senseapp.descriptions import Effect
 from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.records.comparison import MatchedLayer
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, counted
-from senseapp.records.profile import ModelProfile
 from senseapp.records.resolution import opening_level, shared_ranks
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.curves import weight_bytes
 from senseapp.views.palette import NO_VALUE, row_bands
-from senseapp.views.words import format as fmt
 
 _EDITED = ("layer", "row", "amount", "locked", "least", "most", "alone", "share", "damage", "reason")
 
@@ -149,15 +147,6 @@ def apart_frame(result: RunResult) -> pd.DataFrame:
             groups.setdefault((item.layer, row_name(item), words[item.status], item.reason), []).append(item.level)
     rows = [(layer, row, scale.texts(found), status, reason) for (layer, row, status, reason), found in groups.items()]
     return pd.DataFrame(rows, columns=["layer", "row", "levels", "status", "reason"])
-
-
-def unlisted_frame(profile: ModelProfile) -> pd.DataFrame:
-    """Return the weights that belong to no layer: its module with type and share."""
-    total, rows = max(1, profile.num_params), []
-    for item in profile.unlisted:
-        module, share = item.module or "(the network itself)", fmt.percent(item.num_params / total, digits=2)
-        rows.append((module, item.module_type, ", ".join(item.parameters), share))
-    return pd.DataFrame(rows, columns=["Module", "Type", "Weights", "Share of the parameters"])
 
 
 def counted_rows(rows: pd.DataFrame) -> str:

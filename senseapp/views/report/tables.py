@@ -12,6 +12,7 @@ from senseapp.prove.decision import Decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult
+from senseapp.records.profile import ModelProfile
 from senseapp.records.promise import largest_loss
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.views.frames import files, results
@@ -92,6 +93,24 @@ def apart_table(result: RunResult) -> ReportTable | None:
         columns=("Layer", "Status", "Levels", "Reason"),
         rows=tuple(tuple(map(str, row)) for row in frame[["row", "status", "levels", "reason"]].to_numpy()),
         note="Where nothing could be measured a layer is not robust and not fragile, for the reason given.",
+        figures=False,
+    )
+
+
+def unlisted_table(profile: ModelProfile) -> ReportTable | None:
+    """Return the weights that belong to no layer, by module; None if there are none."""
+    if not profile.unlisted:
+        return None
+    rows = []
+    for item in profile.unlisted:
+        share = fmt.percent(item.num_params / max(1, profile.num_params), digits=2)
+        rows.append((item.module or "(the network itself)", item.module_type, ", ".join(item.parameters), share))
+    return ReportTable(
+        title=f"{fmt.plural(len(rows), 'module')} with weights that are not analysed",
+        columns=("Module", "Type", "Weights", "Share of the parameters"),
+        rows=tuple(rows),
+        note="These weights are used without a convolution or linear layer, so no compression here touches them. "
+        "Position embeddings, attention with inputs of several widths and recurrent layers have such weights.",
         figures=False,
     )
 
