@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 import reprlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from senseapp.core.texts import printable
@@ -131,14 +132,22 @@ def read_yaml(content: str) -> Any:
 
     if len(content) > _MOST_YAML_CHARACTERS:
         raise BadValue(f"it has more than {_MOST_YAML_CHARACTERS:,} characters of YAML")
-    events = yaml.parse(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        yaml_implicit_resolvers = {None: [("!plain", re.compile(""))]}  # noqa: RUF012
+        yaml_constructors = yaml.SafeLoader.yaml_constructors | {"!plain": lambda _, node: _scalar(node.value)}
+
     try:
-        documents = _collected(events, yaml)
+        depth = 0
+        for event in yaml.parse(content, Loader=Loader):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+                raise BadValue("it holds aliases, anchors or tags, which senseapp does not write")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > 9:  # a schedule is nested four deep
+                raise BadValue("it is nested too deeply")
+        return yaml.load(content, Loader)
     except yaml.YAMLError as error:
         raise BadValue(f"it is no YAML: {' '.join(str(error).split())}") from error
-    if len(documents) > 1:
-        raise BadValue("it holds several documents of YAML")
-    return documents[0] if documents else None
 
 
 def _digits(written: str) -> int | None:
@@ -188,31 +197,6 @@ def _span(least: float, most: float) -> str:
 
 def _refused(constant: str) -> float:
     raise BadValue(f"{constant} is no number")
-
-
-def _collected(events: Iterator[Any], yaml: Any) -> list[Any]:
-    """Return the documents of a stream of YAML's events."""
-    collected: list[list[Any]] = [[]]
-    for event in events:
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
-            raise BadValue("it holds aliases, anchors or tags, which senseapp does not write")
-        if isinstance(event, yaml.CollectionStartEvent):
-            collected.append([])
-            if len(collected) > 10:  # a schedule is nested four deep
-                raise BadValue("it is nested too deeply")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            parts = collected.pop()
-            collected[-1].append(_mapping(parts) if isinstance(event, yaml.MappingEndEvent) else parts)
-        elif isinstance(event, yaml.ScalarEvent):
-            collected[-1].append(_scalar(event.value) if event.implicit[0] else event.value)
-    return collected[0]
-
-
-def _mapping(parts: list[Any]) -> dict[Any, Any]:
-    keys: Iterable[Any] = parts[::2]
-    if any(isinstance(key, list | dict) for key in keys):
-        raise BadValue("a key in it is no text")
-    return dict(zip(keys, parts[1::2], strict=True))
 
 
 def _scalar(plain: str) -> object:
