@@ -74,8 +74,7 @@ class Limits:
     ) -> tuple[float, float]:
         """Return the least and the greatest level of coupled layers; ``low`` and ``high`` stand in for no bound."""
         least, most = next(
-            (self.layers[member] for member in members if member in self.layers),
-            (self.min_level, self.max_level),
+            (self.layers[member] for member in members if member in self.layers), (self.min_level, self.max_level)
         )
         return (low if least is None else least), (high if most is None else most)
 

@@ -237,13 +237,7 @@ def _described(by_layer: Mapping[str, object], title: str, profile: ModelProfile
         return replace(profile, pretrained=True, notes=())
     layers = tuple(
         LayerProfile(
-            name=name,
-            layer_type="",
-            parameter=name + _WEIGHT,
-            weight_shape=(),
-            num_params=0,
-            macs=0,
-            order=order,
+            name=name, layer_type="", parameter=name + _WEIGHT, weight_shape=(), num_params=0, macs=0, order=order
         )
         for order, name in enumerate(by_layer)
     )

@@ -93,8 +93,7 @@ def choose_sides(records: Sequence[RunRecord]) -> list[Side]:
     if all(side.metrics for side in sides):
         return sides
     st.info(
-        "Choose a second run. (Estimate and measurement can be compared in runs that have both.)",
-        icon=":material/add:",
+        "Choose a second run. (Estimate and measurement can be compared in runs that have both.)", icon=":material/add:"
     )
     return []
 

@@ -236,10 +236,7 @@ def layer_table(run_id: str, schedule: Schedule | None, result: RunResult) -> No
 
     if edits.fixed or edits.bounds:
         st.button(
-            "Unlock all layers",
-            key=f"schedule.unlock.{run_id}",
-            icon=":material/lock_open:",
-            on_click=unlock_all,
+            "Unlock all layers", key=f"schedule.unlock.{run_id}", icon=":material/lock_open:", on_click=unlock_all
         )
 
 

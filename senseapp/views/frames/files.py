@@ -101,12 +101,7 @@ def original_row(candidates: Sequence[Candidate], *, run: str = "") -> dict[str,
     }
 
 
-_FILES = {
-    "file": "This file",
-    "original": "The original",
-    "int8": "All of it in 8-bit numbers",
-    "default": "",
-}
+_FILES = {"file": "This file", "original": "The original", "int8": "All of it in 8-bit numbers", "default": ""}
 """Titles of files; that of the runtime's own quantizer says in which setting."""
 DEPLOYED_COLUMNS = ("File", "Answers", "A call", "% of the original's time", "Size")
 

@@ -135,9 +135,7 @@ class ScheduleSection:
 
 
 def schedule_sections(
-    schedules: Sequence[Schedule],
-    validations: Sequence[ValidationResult],
-    result: RunResult,
+    schedules: Sequence[Schedule], validations: Sequence[ValidationResult], result: RunResult
 ) -> tuple[ScheduleSection, ...]:
     """Return the schedules with a proof, and those without."""
     proven = [validation.schedule for validation in validations]
