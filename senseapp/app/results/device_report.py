@@ -25,7 +25,8 @@ def device_report(record: RunRecord, candidates: Sequence[Candidate]) -> None:
     if not made or not backend.visitor().is_known:
         return
     with st.popover("Time on a device", icon=":material/smartphone:"), errors_here():
-        st.caption(md("{} Measure it there, and choose the report.", f"Times above are of {_machine(made[0])}."))
+        machine = made[0].deployment.machine if made[0].deployment is not None else "this computer"
+        st.caption(md("Times above are of {}. Measure it there, and choose the report.", machine))
         name = file_name(record.spec.model, made[0])
         st.code(made[0].runtime.on_device.format(name=name), language=None, wrap_lines=True)
         expect_files()
@@ -39,10 +40,6 @@ def device_report(record: RunRecord, candidates: Sequence[Candidate]) -> None:
         if file is not None:
             content = read_upload(file, most_megabytes=_MOST_MEGABYTES)
             _shown(backend.service().inputs.summarise_report(content, name=file.name))
-
-
-def _machine(candidate: Candidate) -> str:
-    return candidate.deployment.machine if candidate.deployment is not None else "this computer"
 
 
 def _shown(found: ReportSummary) -> None:

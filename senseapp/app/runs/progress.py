@@ -150,18 +150,11 @@ def _text(entries: Sequence[LogEntry]) -> str:
     )
 
 
-_SENTENCES = {
-    RunState.CANCELLED: "You cancelled this run. What was measured is kept; press Resume to go on from there.",
-    RunState.INTERRUPTED: "senseapp stopped before this run was finished. What was measured is kept; press Resume to "
-    "go on from there.",
-    RunState.FAILED: "This run failed.",
-}
-
-
 def stopped(record: RunRecord) -> None:
     """Show why the run ended, with buttons to resume it or to change its settings."""
     failed = record.state is RunState.FAILED
-    message = record.error or _SENTENCES[record.state]
+    ended = "This run failed." if failed else "You cancelled this run. What was measured is kept: Resume goes on."
+    message = record.error or ended
     (st.error if failed else st.warning)(message, icon=":material/error:" if failed else ":material/pause_circle:")
     if record.read_only:
         return

@@ -160,20 +160,18 @@ def evidence_text(result: RunResult) -> str:
         fmt.plural(result.num_samples, "image"),
         "95 % intervals" if result.measurements else "no intervals",
     ]
-    if result.spec.data.kind == "random":
-        parts.insert(1, "random inputs, indicative only")
-    if not result.profile.pretrained:
-        parts.insert(1, "random weights")
+    parts[1:1] = [f"random {what}" for what in _made_up(result)]
     return " · ".join(parts)
+
+
+def _made_up(result: RunResult) -> list[str]:
+    """Return what of a run is random: its weights, its inputs."""
+    return ["weights"] * (not result.profile.pretrained) + ["inputs"] * (result.spec.data.kind == "random")
 
 
 def caveat_of(result: RunResult) -> str:
     """Return why the run's figures are indicative only; empty where they are not."""
-    reasons = []
-    if result.spec.data.kind == "random":
-        reasons.append("the inputs are random")
-    if not result.profile.pretrained:
-        reasons.append("the weights are random")
+    reasons = [f"the {what} are random" for what in _made_up(result)]
     return f"Indicative only: {' and '.join(reasons)}" if reasons else ""
 
 
