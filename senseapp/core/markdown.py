@@ -6,7 +6,7 @@ as untrusted and shown literally (:func:`as_written`). Only a :class:`Markdown` 
 from a template in the code, with all inserted values escaped:
 
 >>> md("**{}** of {}", "conv*1", 3)
-Markdown('**conv\\*1** of 3')
+'**conv\\*1** of 3'
 
 ``make check`` verifies that templates are literals (``scripts/markup.py``).
 """
@@ -48,10 +48,6 @@ class Markdown(str):
         """Return the ``parts`` with this between them, each escaped unless it is of this type."""
         return Markdown(str(self).join(map(as_written, parts)))
 
-    def __repr__(self) -> str:
-        """Return the representation for failing tests."""
-        return f"Markdown({str(self)!r})"
-
 
 class _Escaping(Formatter):
     """Formats values, then escapes them unless they are :class:`Markdown`."""
@@ -72,7 +68,7 @@ def code(text: str) -> Markdown:
     """Return ``text`` as inline code, which its own backticks cannot end.
 
     >>> code("a`b")
-    Markdown('`` a`b ``')
+    '`` a`b ``'
     """
     shown = _seen(text)
     runs = {len(run) for run in re.findall("`+", shown)}

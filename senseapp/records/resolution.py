@@ -127,29 +127,20 @@ def hides_losses(result: RunResult, metric: str) -> str:
 
 def unseen_below(num_images: int, metric: str, loss: float) -> str:
     """Return ``20 images cannot show losses under about 16 points``, no more exactly than ``loss`` is known."""
-    return f"{_images(num_images)} cannot show {_kind(metric)} under about {_rounded(metric, loss)}"
+    return _sentence("{} cannot show {} under about {}", num_images, metric, loss)
 
 
 def seen_from(num_images: int, metric: str, loss: float) -> str:
     """Return ``512 images show harm from about 0.006``."""
-    seen = f"{_images(num_images)} show {_kind(metric)} from about {_rounded(metric, loss)}"
-    return seen.replace("about < ", "under ")
+    return _sentence("{} show {} from about {}", num_images, metric, loss).replace("about < ", "under ")
 
 
-def _images(count: int) -> str:
-    return plural(count, "image") if count else "these images"
-
-
-def _kind(metric: str) -> str:
-    """Return what a number without a unit is of: ``harm``; ``losses`` where the unit says it."""
-    return "losses" if METRICS[metric].change_unit else METRICS[metric].change_inside
-
-
-def _rounded(metric: str, loss: float) -> str:
-    shown = METRICS[metric]
-    scaled = shown.factor * loss
-    # Large figures have no decimals, in the unit shown.
-    return f"{scaled:.0f} {shown.change_unit}".strip() if scaled >= 10.0 else shown.change_text(loss)
+def _sentence(words: str, num_images: int, metric: str, loss: float) -> str:
+    view = METRICS[metric]
+    kind = "losses" if view.change_unit else view.change_inside  # which a number without a unit is of
+    scaled = view.factor * loss  # large figures have no decimals, in the unit shown
+    shown = f"{scaled:.0f} {view.change_unit}".strip() if scaled >= 10.0 else view.change_text(loss)
+    return words.format(plural(num_images, "image") if num_images else "these images", kind, shown)
 
 
 def cannot_tell(
