@@ -100,15 +100,10 @@ def histogram_chart(histogram: QuantizationHistogram) -> alt.LayerChart:
 
 def _rules(marks: pd.DataFrame) -> Any:
     scale = alt.Scale(domain=["mean of a cell", "end of the true range"], range=[INK, FRAGILITY[3]])
-    return (
-        alt.Chart(marks)
-        .mark_rule(strokeDash=[4, 3], aria=False)
-        .encode(
-            x=alt.X("place:Q"),
-            color=alt.Color("mark:N", scale=scale, legend=alt.Legend(orient="top", title=None)),
-            tooltip=[alt.Tooltip("mark:N", title="Mark"), alt.Tooltip("place:Q", title="At", format=".4~g")],
-        )
-    )
+    colour = alt.Color("mark:N", scale=scale, legend=alt.Legend(orient="top", title=None))
+    told = [alt.Tooltip("mark:N", title="Mark"), alt.Tooltip("place:Q", title="At", format=".4~g")]
+    rules = alt.Chart(marks).mark_rule(strokeDash=[4, 3], aria=False)
+    return rules.encode(x=alt.X("place:Q"), color=colour, tooltip=told)
 
 
 def small_histogram(histogram: QuantizationHistogram) -> alt.LayerChart:

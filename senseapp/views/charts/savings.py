@@ -66,16 +66,9 @@ def candidates_chart(
         tooltip=alt.Tooltip("description:N", title="Measured"),
         description=alt.Description("description:N"),
     )
-    original = (
-        alt.Chart(originals)
-        .mark_point(shape="cross", size=120, color=INK, filled=True)
-        .encode(
-            x=f"{against}:Q",
-            y="value:Q",
-            tooltip=alt.Tooltip("description:N", title="Original"),
-            description=alt.Description("description:N"),
-        )
-    )
+    crosses = alt.Chart(originals).mark_point(shape="cross", size=120, color=INK, filled=True)
+    told = alt.Tooltip("description:N", title="Original")
+    original = crosses.encode(x=f"{against}:Q", y="value:Q", tooltip=told, description="description:N")
     intervals = base.mark_rule(strokeWidth=2, aria=False).encode(y="low:Q", y2="high:Q")
     layers = [intervals, dots, original]
     if against == "times":

@@ -42,11 +42,7 @@ def side_labels(sides: Sequence[Side]) -> list[str]:
 
 
 def pair_frame(comparison: Comparison) -> pd.DataFrame:
-    """Return one row per matched layer and side, in network order.
-
-    Columns are ``layer``, ``row``, ``side``, ``source``, ``drop``, ``low``, ``high``, ``change_text``,
-    ``interval_text``, ``rank_text``, ``members`` and ``description``.
-    """
+    """Return one row per matched layer and side, in network order; columns are those of :data:`_PAIR_COLUMNS`."""
     metric, labels = METRICS[comparison.metric], side_labels(comparison.sides)
     rows = []
     for layer in comparison.layers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -223,24 +222,19 @@ def recommended_frame(found: Recommendation) -> pd.DataFrame:
     return _models(rows)
 
 
-def _models(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    columns = ["source", "figure", "value", "low", "high", "whole", "description"]
-    return pd.DataFrame(list(rows), columns=columns).astype({"whole": bool})
+_MODELS = ["source", "figure", "value", "low", "high", "whole", "description"]
+
+
+def _models(rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=_MODELS).astype({"whole": bool})
 
 
 def _model_row(
     source: str, kind: str, figure: float, ends: tuple[float, ...], view: Metric, text: str, *, whole: bool = False
-) -> dict[str, Any]:
-    value, low, high = (view.factor * end for end in ends)
-    return {
-        "source": source,
-        "figure": round(shown_figure(kind, figure), 4),
-        "value": value,
-        "low": low,
-        "high": high,
-        "whole": whole,
-        "description": f"{source}, {figure_text(kind, figure)}: {text}",
-    }
+) -> tuple[object, ...]:
+    """Return the values of :data:`_MODELS`."""
+    shown, said = round(shown_figure(kind, figure), 4), f"{source}, {figure_text(kind, figure)}: {text}"
+    return source, shown, *(view.factor * end for end in ends), whole, said
 
 
 def _ends(change: MetricChange) -> tuple[float, float, float]:

@@ -17,6 +17,7 @@ from senseapp.views.words import format as fmt
 
 Sizes = tuple[int, int, int]
 """Parameters, MACs and number of some layers."""
+_Row = dict[Hashable, Any]
 
 _INDENT = "\u2003"
 _KEPT = "\u200b"  # has no width; without it the charts trim the indentation
@@ -105,13 +106,8 @@ def _visible(profile: ModelProfile, block: str, opened: AbstractSet[str]) -> dic
 
 
 def _node(
-    name: str,
-    layers: Sequence[LayerProfile],
-    whole: Sizes,
-    metric: Metric,
-    values: dict[str, dict[Hashable, Any]],
-    by_macs: bool,
-) -> dict[Hashable, Any]:
+    name: str, layers: Sequence[LayerProfile], whole: Sizes, metric: Metric, values: dict[str, _Row], by_macs: bool
+) -> _Row:
     is_layer = layers[0].name == name
     known = [layer for layer in layers if layer.name in values]
     params, macs, _ = sizes = _sizes(layers)
@@ -139,26 +135,21 @@ def _node(
 
 
 def _loss(
-    known: Sequence[LayerProfile],
-    values: dict[str, dict[Hashable, Any]],
-    metric: Metric,
-    *,
-    by_macs: bool,
-    is_layer: bool,
-) -> dict[Hashable, Any]:
+    known: Sequence[LayerProfile], values: dict[str, _Row], metric: Metric, *, by_macs: bool, is_layer: bool
+) -> _Row:
     """Return what a layer loses, or the layers of a block on average: weighted by what lengths count, ends alike.
 
     The mean of the ends is an interval of the mean loss that is never too short, whatever the layers share.
     """
     if not known:
-        nothing: dict[Hashable, Any] = {"drop": 0.0, "low": 0.0, "high": 0.0, "source": "none", "level_text": ""}
+        nothing: _Row = {"drop": 0.0, "low": 0.0, "high": 0.0, "source": "none", "level_text": ""}
         return nothing | {"change_text": "no value", "worst_text": "–", "interval_text": "–"}
     worst = values[max(known, key=lambda layer: float(values[layer.name]["drop"])).name]
     worst_text = f"{worst['layer']}: {worst['change_text']}"
     if is_layer:
         return {**worst, "worst_text": worst_text}
     weights = [(layer.macs if by_macs else layer.num_params) or 1 for layer in known]
-    mean: dict[Hashable, Any] = {
+    mean: _Row = {
         end: float(np.average([float(values[layer.name][end]) for layer in known], weights=weights))
         for end in ("drop", "low", "high")
     }
