@@ -65,9 +65,11 @@ class Limits:
     fixed: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require_order("level", (self.min_level, self.max_level))
-        for name, bounds in self.layers.items():
-            _require_order(f"level of {name}", bounds)
+        for name, (least, most) in {"": (self.min_level, self.max_level), **self.layers}.items():
+            low, high = -math.inf if least is None else least, math.inf if most is None else most
+            if not low <= high:
+                what = f"level of {name}" if name else "level"
+                raise InvalidSpec(f"The minimum {what} must not be above the maximum, got {low:g} and {high:g}.")
 
     def bounds_of(
         self, members: Iterable[str], *, low: float = -math.inf, high: float = math.inf
@@ -77,13 +79,6 @@ class Limits:
             (self.layers[member] for member in members if member in self.layers), (self.min_level, self.max_level)
         )
         return (low if least is None else least), (high if most is None else most)
-
-
-def _require_order(what: str, bounds: Bounds) -> None:
-    low = -math.inf if bounds[0] is None else bounds[0]
-    high = math.inf if bounds[1] is None else bounds[1]
-    if not low <= high:
-        raise InvalidSpec(f"The minimum {what} must not be above the maximum, got {low:g} and {high:g}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a model does: said, taken from its source, or read from a record of a version that knew classifiers only."""
+"""What a model does: said, or taken from its source."""
 
 from __future__ import annotations
 
