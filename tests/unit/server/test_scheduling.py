@@ -117,7 +117,7 @@ def test_a_model_that_may_not_be_read_any_more_is_not_loaded(service, backend, t
 def test_the_zip_holds_the_overlay_and_says_where_its_graph_is(service, run_id):
     with zipfile.ZipFile(io.BytesIO(service.work.target_zip(run_id, a_schedule(service, run_id)))) as archive:
         overlay = json.loads(archive.read("schedule.model-explorer.json"))
-        manifest = json.loads(archive.read("manifest.json"))["data"]
+        manifest = json.loads(archive.read("manifest.json"))
         readme = archive.read("README.txt").decode()
     program = torch.export.load(service.work.graph(run_id).path)
     assert overlay["results"].keys() <= {node.name for node in program.graph.nodes}
