@@ -16,7 +16,7 @@ from senseapp.tasks import CLASSIFICATION
 
 pytestmark = pytest.mark.slow
 
-NUM_IMAGES = 256
+NUM_IMAGES = 128
 
 
 def _agreement(compression: CompressionConfig, levels: tuple[float, ...]) -> list[float]:
