@@ -16,7 +16,7 @@ from senseapp.tasks import CLASSIFICATION
 
 pytestmark = pytest.mark.slow
 
-NUM_IMAGES = 128
+NUM_IMAGES = 256
 
 
 def _agreement(compression: CompressionConfig, levels: tuple[float, ...]) -> list[float]:
