@@ -2,7 +2,6 @@
 
 import ast
 import tomllib
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,59 +22,6 @@ def test_the_first_arguments_of_attention_are_those_that_are_multiplied(name: st
 
     arguments = getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default._schema.arguments
     assert [each.name for each in arguments[:3]] == ["query", "key", "value"]
-
-
-def test_a_graph_of_torch_pruning_reads_as_data() -> None:
-    import torch
-    import torch_pruning
-
-    from senseapp.compat import torch_pruning_internals as internals
-
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4), torch.nn.Conv2d(4, 2, 1))
-    graph = torch_pruning.DependencyGraph()
-    assert internals.nodes_of(graph) == {}
-    graph.build_dependency(model, torch.zeros(1, 3, 4, 4))
-    nodes = internals.nodes_of(graph)
-    assert [internals.node_name(nodes[module]).partition(" ")[0] for module in model] == ["0", "1", "2"]
-    assert sum(internals.is_output(node) for node in nodes.values()) <= 1
-    assert not internals.is_output(nodes[model[0]])
-    (following,) = {edge.target.module for edge in nodes[model[0]].dependencies} & set(model)
-    assert following is model[1]
-    edge = next(edge for edge in nodes[model[0]].dependencies if edge.target.module is model[1])
-    assert edge.is_triggered_by(graph.get_pruner_of_module(model[0]).prune_out_channels)
-    internals.map_indices(graph)
-    scored = internals.group_of([(edge, [0, 1, 2, 3], [0, 1, 2, 3])])
-    scores = torch_pruning.importance.BNScaleImportance()(scored)
-    assert scores.shape == (4,)
-
-
-def test_index_maps_lead_where_those_of_torch_pruning_do() -> None:
-    import numpy as np
-    from torch_pruning._helpers import _HybridIndex
-    from torch_pruning.dependency import index_mapping
-
-    from senseapp.compat.torch_pruning_internals import Channels, map_channels
-
-    positions, roots = np.array([0, 1, 4, 5, 6, 9, 12]), np.array([0, 0, 4, 5, 5, 9, 3])
-    maps = [
-        make(reverse=reverse)
-        for make in (
-            partial(index_mapping._FlattenIndexMapping, stride=3),
-            partial(index_mapping._ConcatIndexMapping, offset=[4, 10]),
-            partial(index_mapping._SplitIndexMapping, offset=[4, 10]),
-            partial(index_mapping._SliceIndexMapping, dim=1, start=1, step=2, end=10),
-        )
-        for reverse in (False, True)
-    ]
-    for index_map in maps:
-        theirs = index_map([_HybridIndex(idx=int(p), root_idx=int(r)) for p, r in zip(positions, roots, strict=True)])
-        ours = map_channels(index_map, Channels(positions, roots))
-        assert sorted(zip(*map(np.ndarray.tolist, ours), strict=True)) == sorted(tuple(each) for each in theirs)
-        assert (np.diff(ours.positions) >= 0).all()
-    with pytest.raises(ValueError, match="less than one position"):
-        map_channels(index_mapping._FlattenIndexMapping(stride=0, reverse=True), Channels(positions, roots))
-    with pytest.raises(TypeError, match="GQA"):
-        map_channels(index_mapping._GQAIndexMapping(repeat=2, head_dim=2), Channels(positions, roots))
 
 
 def test_a_parameter_of_no_layer_has_a_name_in_torch_prunings_graph() -> None:
@@ -132,22 +78,6 @@ def test_every_setting_of_ours_is_one_of_streamlits() -> None:
     themes = {f"theme.{mode}.{name}" for mode in ("light", "dark") for name in asked["theme"].pop(mode)}
     unknown = (flat - {"theme.light", "theme.dark"} | themes) - set(known)
     assert not unknown, f"Streamlit ignores these settings of .streamlit/config.toml: {sorted(unknown)}"
-
-
-def test_uploads_and_metrics_are_where_they_are_looked_for() -> None:
-    from streamlit.web.server.starlette.starlette_routes import create_metrics_routes, create_upload_routes
-
-    from senseapp.compat.streamlit_internals import PRIVATE_ROUTES, UPLOAD_ROUTE
-
-    runtime = SimpleNamespace(stats_mgr=None)
-    found = [route.path for route in create_upload_routes(runtime, None, "base")]  # type: ignore[arg-type]
-    for path in found:
-        match = UPLOAD_ROUTE.search(path.format(session_id="a", file_id="b"))
-        assert match is not None, f"uploads go to {path} now"
-        assert (match["session"], match["file"]) == ("a", "b")
-    metrics = PRIVATE_ROUTES[0]
-    paths = {route.path for route in create_metrics_routes(runtime, "base")}  # type: ignore[arg-type]
-    assert all(metrics in path for path in paths), f"metrics are at {paths} now"
 
 
 def test_settings_come_from_the_environment_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
