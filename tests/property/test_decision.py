@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,7 @@ from senseapp.records.deployment import Median
 from senseapp.records.promise import Promise, kept
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import Goal
-from tests.cases import examples
+from tests import cases
 from tests.deployments import a_candidate, a_counted_change, some_figures
 
 ORIGINAL = some_figures(0.01, 1.0, 903_000)
@@ -312,23 +311,13 @@ def _alternatives(answer: Decision) -> list[str]:
     return sorted(file for file, standing in answer.standings.items() if standing == "alternative")
 
 
-_asked = given(
+@given(
     found=files,
     goal=st.sampled_from(GOALS),
     tolerances=st.tuples(st.sampled_from(TOLERANCES), st.sampled_from(TOLERANCES)),
     promised=st.booleans(),
     order=st.sampled_from(["as it is", "reversed", "sorted"]),
 )
-
-
-@_asked
-@settings(max_examples=examples(150), derandomize=True)
+@settings(max_examples=5_000 if cases.NIGHTLY else 50, derandomize=True)
 def test_no_decision_is_false_dominated_or_ambiguous(found, goal, tolerances, promised, order) -> None:
-    check(found, goal, tolerances, promised, order)
-
-
-@pytest.mark.wide
-@_asked
-@settings(max_examples=5_000, derandomize=True)
-def test_the_same_of_five_thousand_sets(found, goal, tolerances, promised, order) -> None:
     check(found, goal, tolerances, promised, order)

@@ -1,13 +1,7 @@
-"""What senseapp relies on that its libraries do not promise. An upgrade that takes some of it away fails here.
-
-First that each name is there, with a sentence that says what it is for; then that it does what it is used for.
-"""
+"""What senseapp relies on that its libraries do not promise, where no test of a behaviour would fail without it."""
 
 import ast
-import importlib
-import inspect
 import tomllib
-from functools import partial, reduce
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,174 +12,16 @@ from tests.asynchronous import run_async
 ROOT = Path(__file__).resolve().parents[3]
 COMPAT = ROOT / "senseapp" / "compat"
 
-NAMES = {
-    # torch
-    "torch.fx:config.do_not_emit_stack_traces": "exports without the lines of source of nodes",
-    "torch:ops.aten.hardtanh_.default._schema": "telling views from new tensors in a traced graph",
-    "torch:ops.aten._to_copy": "following a weight through casts",
-    "torch:ops.aten._unsafe_view": "following a weight through reshapes",
-    "torch:ops.aten._weight_norm_interface": "following a weight through weight normalisation",
-    # torch-pruning
-    "torch_pruning:DependencyGraph.get_pruner_of_module": "the widths of layers in torch-pruning's graph",
-    "torch_pruning:DependencyGraph.is_out_channel_pruning_fn": "telling what a cut shrinks",
-    "torch_pruning:DependencyGraph.is_in_channel_pruning_fn": "telling what a cut shrinks",
-    # torchvision
-    "torchvision.datasets:CIFAR10.url": "the address of CIFAR-10 and CIFAR-100, in messages about downloads",
-    "torchvision.datasets:MNIST.mirrors": "the address of the MNIST family, in messages about downloads",
-    "torchvision.datasets:SVHN.split_list": "the address of SVHN, in messages about downloads",
-    "torchvision.datasets:Imagenette._ARCHIVES": "the address of Imagenette, in messages about downloads",
-    "torchvision.datasets:Flowers102._download_url_prefix": "the address of Flowers102, in messages about downloads",
-    "torchvision.datasets:OxfordIIITPet._RESOURCES": "the address of Oxford-IIIT Pet, in messages about downloads",
-    # Streamlit
-    "streamlit.config:_config_options_template": "settings from the environment, before Streamlit reads its files",
-    "streamlit:App": "serving the app with middleware of our own",
-    "streamlit.runtime:get_instance": "removing the uploads of sessions that have ended",
-    "streamlit.runtime.pages_manager:PagesManager.uses_pages_directory": "never showing a page without app.py",
-    "streamlit.runtime.scriptrunner:get_script_run_ctx": "knowing whose uploads a page may take",
-    # only tests
-    "streamlit.runtime.scriptrunner.script_runner:_mpa_v1": "page tests that open a page by its address",
-    "streamlit.testing.v1.element_tree:Block": "page tests that look at all elements",
-    "streamlit.proto.BackMsg_pb2:BackMsg": "the soak tests' visitors, who speak Streamlit's protocol",
-    "streamlit.proto.ForwardMsg_pb2:ForwardMsg": "the soak tests' visitors, who speak Streamlit's protocol",
-}
+ATTENTION = ("flash_attention", "efficient_attention", "cudnn_attention", "fused_attention_overrideable")
+"""On other devices than the processor, where ``tests/unit/networks/test_macs.py`` counts the products of the others."""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_name_is_there(name: str) -> None:
-    module, _, attributes = name.partition(":")
-    try:
-        reduce(getattr, attributes.split("."), importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        pytest.fail(f"{module}.{attributes} is gone ({error}). It was used for {NAMES[name]}.", pytrace=False)
-
-
-# By operation, the arguments that senseapp.networks.products reads, by position.
-ARGUMENTS = {
-    "convolution": {0: "input", 1: "weight", 6: "transposed"},
-    "addmm": {1: "mat1", 2: "mat2"},
-    "baddbmm": {1: "batch1", 2: "batch2"},
-    "mkldnn_rnn_layer": {0: "input", 1: "weight0", 2: "weight1"},
-    "_native_multi_head_attention": {0: "query", 5: "qkv_weight", 7: "proj_weight"},
-    "_transformer_encoder_layer_fwd": {
-        0: "src",
-        3: "qkv_weight",
-        5: "proj_weight",
-        14: "ffn_weight_1",
-        16: "ffn_weight_2",
-    },
-    "_scaled_dot_product_flash_attention_for_cpu": {0: "query", 1: "key", 2: "value"},
-    "_scaled_dot_product_flash_attention": {0: "query", 1: "key", 2: "value"},
-    "_scaled_dot_product_efficient_attention": {0: "query", 1: "key", 2: "value"},
-    "_scaled_dot_product_cudnn_attention": {0: "query", 1: "key", 2: "value"},
-    "_scaled_dot_product_fused_attention_overrideable": {0: "query", 1: "key", 2: "value"},
-}
-
-
-@pytest.mark.parametrize("operation", ARGUMENTS)
-def test_arguments_of_products_are_where_they_are_read(operation: str) -> None:
+@pytest.mark.parametrize("name", ATTENTION)
+def test_the_first_arguments_of_attention_are_those_that_are_multiplied(name: str) -> None:
     import torch
 
-    arguments = getattr(torch.ops.aten, operation).default._schema.arguments
-    assert {place: arguments[place].name for place in ARGUMENTS[operation]} == ARGUMENTS[operation]
-
-
-def test_operations_are_seen_with_what_they_read_and_return() -> None:
-    import torch
-
-    from senseapp.compat.torch_internals import OperationMode, aten, operation_of
-
-    def saw(func, args, kwargs, output) -> None:
-        seen.append((operation_of(func), args, output))
-
-    seen: list = []
-    layer, given = torch.nn.Linear(3, 2), torch.randn(4, 3)
-    with torch.no_grad(), OperationMode(saw):
-        output = layer(given)
-    products = [entry for entry in seen if entry[0] is aten.addmm]
-    assert len(products) == 1
-    assert products[0][1][1] is given
-    assert products[0][2] is output
-    assert operation_of(torch.relu) is None
-
-
-def test_versions_count_writes_and_storages_are_shared_by_views() -> None:
-    import torch
-
-    from senseapp.compat.torch_internals import storage_of, version_of
-
-    for device in ("cpu", "meta"):
-        tensor, other = torch.zeros(4, device=device), torch.zeros(4, device=device)
-        before = version_of(tensor)
-        tensor[1:].add_(1)
-        assert version_of(tensor) == before + 1
-        assert storage_of(tensor) == storage_of(tensor[2:]) != storage_of(other)
-
-
-def test_hooks_are_seen_until_they_are_removed() -> None:
-    import torch
-
-    from senseapp.compat.torch_internals import has_forward_hooks
-
-    module = torch.nn.Identity()
-    assert not has_forward_hooks(module)
-    for register in (module.register_forward_hook, module.register_forward_pre_hook):
-        hook = register(lambda *_: None)
-        assert has_forward_hooks(module)
-        hook.remove()
-        assert not has_forward_hooks(module)
-
-
-def test_a_graph_of_torch_pruning_reads_as_data() -> None:
-    import torch
-    import torch_pruning
-
-    from senseapp.compat import torch_pruning_internals as internals
-
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4), torch.nn.Conv2d(4, 2, 1))
-    graph = torch_pruning.DependencyGraph()
-    assert internals.nodes_of(graph) == {}
-    graph.build_dependency(model, torch.zeros(1, 3, 4, 4))
-    nodes = internals.nodes_of(graph)
-    assert [internals.node_name(nodes[module]).partition(" ")[0] for module in model] == ["0", "1", "2"]
-    assert sum(internals.is_output(node) for node in nodes.values()) <= 1
-    assert not internals.is_output(nodes[model[0]])
-    (following,) = {edge.target.module for edge in nodes[model[0]].dependencies} & set(model)
-    assert following is model[1]
-    edge = next(edge for edge in nodes[model[0]].dependencies if edge.target.module is model[1])
-    assert edge.is_triggered_by(graph.get_pruner_of_module(model[0]).prune_out_channels)
-    internals.map_indices(graph)
-    scored = internals.group_of([(edge, [0, 1, 2, 3], [0, 1, 2, 3])])
-    scores = torch_pruning.importance.BNScaleImportance()(scored)
-    assert scores.shape == (4,)
-
-
-def test_index_maps_lead_where_those_of_torch_pruning_do() -> None:
-    import numpy as np
-    from torch_pruning._helpers import _HybridIndex
-    from torch_pruning.dependency import index_mapping
-
-    from senseapp.compat.torch_pruning_internals import Channels, map_channels
-
-    positions, roots = np.array([0, 1, 4, 5, 6, 9, 12]), np.array([0, 0, 4, 5, 5, 9, 3])
-    maps = [
-        make(reverse=reverse)
-        for make in (
-            partial(index_mapping._FlattenIndexMapping, stride=3),
-            partial(index_mapping._ConcatIndexMapping, offset=[4, 10]),
-            partial(index_mapping._SplitIndexMapping, offset=[4, 10]),
-            partial(index_mapping._SliceIndexMapping, dim=1, start=1, step=2, end=10),
-        )
-        for reverse in (False, True)
-    ]
-    for index_map in maps:
-        theirs = index_map([_HybridIndex(idx=int(p), root_idx=int(r)) for p, r in zip(positions, roots, strict=True)])
-        ours = map_channels(index_map, Channels(positions, roots))
-        assert sorted(zip(*map(np.ndarray.tolist, ours), strict=True)) == sorted(tuple(each) for each in theirs)
-        assert (np.diff(ours.positions) >= 0).all()
-    with pytest.raises(ValueError, match="less than one position"):
-        map_channels(index_mapping._FlattenIndexMapping(stride=0, reverse=True), Channels(positions, roots))
-    with pytest.raises(TypeError, match="GQA"):
-        map_channels(index_mapping._GQAIndexMapping(repeat=2, head_dim=2), Channels(positions, roots))
+    arguments = getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default._schema.arguments
+    assert [each.name for each in arguments[:3]] == ["query", "key", "value"]
 
 
 def test_a_parameter_of_no_layer_has_a_name_in_torch_prunings_graph() -> None:
@@ -208,24 +44,6 @@ def test_a_parameter_of_no_layer_has_a_name_in_torch_prunings_graph() -> None:
     assert parameter_name(graph, model.shift) == "shift"
 
 
-def test_attention_classes_hold_their_heads_where_they_are_pruned() -> None:
-    import torch
-
-    from senseapp.compat.timm_internals import HEAD_LAYOUTS, head_layout, nothing_between
-
-    for name, layout in HEAD_LAYOUTS.items():
-        module_name, _, class_name = name.rpartition(".")
-        module = getattr(importlib.import_module(module_name), class_name)(8, num_heads=2, qkv_bias=True)
-        assert head_layout(module) is layout, f"{name} is another class now"
-        assert nothing_between(module)
-        assert module.num_heads == 2
-        assert (module.qkv.out_features, module.proj.in_features) == (24, 8)
-        for table, axis in layout.tables.items():
-            assert module.get_parameter(table).shape[axis] == 2
-        assert all(getattr(module, width) == 8 for width in layout.widths)
-    assert head_layout(torch.nn.Identity()) is None
-
-
 def test_timm_reads_published_weights_from_a_file(tmp_path: Path) -> None:
     import timm
     import torch
@@ -238,15 +56,6 @@ def test_timm_reads_published_weights_from_a_file(tmp_path: Path) -> None:
     save_file(expected, tmp_path / "w.safetensors")
     read = timm.create_model("resnet10t", pretrained=True, **weights_from(str(tmp_path / "w.safetensors")))
     assert all(torch.equal(value, expected[name]) for name, value in read.state_dict().items())
-
-
-def test_the_server_takes_what_it_is_given() -> None:
-    import streamlit
-
-    assert {"lifespan", "middleware"} <= set(inspect.signature(streamlit.App).parameters)
-    assert "config" in inspect.signature(streamlit.App.run).parameters
-    assert "unsafe_allow_javascript" in inspect.signature(streamlit.html).parameters
-    assert "max_upload_size" in inspect.signature(streamlit.file_uploader).parameters
 
 
 def test_messages_of_pages_have_a_size_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,22 +78,6 @@ def test_every_setting_of_ours_is_one_of_streamlits() -> None:
     themes = {f"theme.{mode}.{name}" for mode in ("light", "dark") for name in asked["theme"].pop(mode)}
     unknown = (flat - {"theme.light", "theme.dark"} | themes) - set(known)
     assert not unknown, f"Streamlit ignores these settings of .streamlit/config.toml: {sorted(unknown)}"
-
-
-def test_uploads_and_metrics_are_where_they_are_looked_for() -> None:
-    from streamlit.web.server.starlette.starlette_routes import create_metrics_routes, create_upload_routes
-
-    from senseapp.compat.streamlit_internals import PRIVATE_ROUTES, UPLOAD_ROUTE
-
-    runtime = SimpleNamespace(stats_mgr=None)
-    found = [route.path for route in create_upload_routes(runtime, None, "base")]  # type: ignore[arg-type]
-    for path in found:
-        match = UPLOAD_ROUTE.search(path.format(session_id="a", file_id="b"))
-        assert match is not None, f"uploads go to {path} now"
-        assert (match["session"], match["file"]) == ("a", "b")
-    metrics = PRIVATE_ROUTES[0]
-    paths = {route.path for route in create_metrics_routes(runtime, "base")}  # type: ignore[arg-type]
-    assert all(metrics in path for path in paths), f"metrics are at {paths} now"
 
 
 def test_settings_come_from_the_environment_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,12 +136,6 @@ def test_a_forged_state_counts_as_the_usual_value(
         WidgetMetadata(id="number", deserializer=deserialize, serializer=str, value_type="double_value")
     )
     assert states["number"] == states["number"] == read
-
-
-def test_streamlits_page_holds_scripts_that_the_policy_can_name() -> None:
-    from senseapp.compat.streamlit_internals import inline_scripts
-
-    assert len(inline_scripts()) == 1, "Streamlit's page has other scripts than the one that was read for the policy"
 
 
 def test_the_lifespan_of_the_app_is_entered() -> None:

@@ -157,6 +157,7 @@ def test_estimates_of_a_trained_detector_rank_and_size_what_is_measured() -> Non
     assert all(1 / 3 < one / other < 3 for one, other in pairs)
 
 
+@pytest.mark.wide
 def test_few_images_get_several_draws_of_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     images, _ = shapes_detector.inputs(range(16))
     spec = SensitivitySpec(levels=(0.5,), num_samples=16, device="cpu", mode="quick")

@@ -16,6 +16,7 @@ from senseapp.metrics.values import SQUARED_ERROR
 from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import task_named
+from tests.cases import first_of
 from tests.plain_loop import SPARSITY, sparse_logits
 from tests.value_networks import NETWORKS, network_of, smooth_images
 
@@ -43,7 +44,7 @@ def test_each_layer_is_measured_as_by_a_plain_loop_to_the_bit(name: str) -> None
 
 @pytest.mark.parametrize("mode", ["exact", "quick"])
 @pytest.mark.parametrize("kind", LEVELS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", first_of(NETWORKS, 2))
 def test_estimates_rank_layers_and_levels_as_measurements_do(name: str, kind: str, mode: str) -> None:
     network, images = network_of(name), TensorImages(smooth_images(32))
     config = get(kind).config()

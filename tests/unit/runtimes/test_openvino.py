@@ -334,7 +334,8 @@ def test_nobody_is_told_that_openvino_runs(tmp_path) -> None:
     assert not (tmp_path / "intel").exists()  # where its identifier would be kept
 
 
-@pytest.mark.parametrize(("side", "window"), [pytest.param(32, 4, marks=pytest.mark.wide), (64, 7)])
+@pytest.mark.wide
+@pytest.mark.parametrize(("side", "window"), [(32, 4), (64, 7)])
 def test_a_swin_runs_in_int8(side: int, window: int) -> None:
     """OpenVINO removes pads of nothing, and its compiler crashed where these were rounded.
 
