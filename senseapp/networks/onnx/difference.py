@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
@@ -16,15 +17,8 @@ HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 """Types of half precision."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedTensor:
-    """A tensor of both files with other numbers.
-
-    Attributes:
-        name: of the initializer, or of what a Constant node computes.
-        changed: how many of its ``size`` numbers differ; all where its shape does.
-        half: whether it is stored in half precision, which rounds what is written.
-    """
+class ChangedTensor(NamedTuple):
+    """A tensor of both files of which ``changed`` of ``size`` numbers differ; ``half`` is half precision."""
 
     name: str
     changed: int

@@ -176,10 +176,6 @@ class OnnxGraph:
         del self.model.graph.output[:]
         self.model.graph.output.extend(outputs)
 
-    def undeclare(self, values: Iterable[str]) -> None:
-        """Leave out the declared types and shapes of values between nodes."""
-        _keep(self.model.graph.value_info, {each.name for each in self.model.graph.value_info}.difference(values))
-
     def sort(self) -> None:
         """Put the nodes in topological order, as near as possible to their own.
 
@@ -264,11 +260,18 @@ def opset_of(model: ModelProto) -> int:
     return max((each.version for each in model.opset_import if each.domain in DEFAULT_DOMAINS), default=0)
 
 
-def tensor_in(node: NodeProto) -> TensorProto | None:
-    """Return the tensor that a Constant node holds; None for other nodes, and for Constants of plain numbers."""
-    if node.op_type != "Constant" or not node.output:
-        return None
-    return next((each.t for each in node.attribute if each.type == AttributeProto.TENSOR), None)
+_PLAIN = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+
+
+def tensor_in(node: NodeProto, *, plain: bool = False) -> TensorProto | None:
+    """Return the tensor that a Constant node holds, with ``plain`` also of plain numbers; None for other nodes."""
+    for each in node.attribute if node.op_type == "Constant" and node.output else ():
+        if each.type == AttributeProto.TENSOR:
+            tensor: TensorProto = each.t
+            return tensor
+        if plain and each.name in _PLAIN:
+            return onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(each), _PLAIN[each.name]))
+    return None
 
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:

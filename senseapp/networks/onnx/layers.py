@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,41 +187,34 @@ class LayerFinder:
         settings = {"in_features": ins, "out_features": outs, "bias": bool(bias)}
         return Layer(kind=nn.Linear, settings=settings, tensors=tensors, data=node.inputs[0], absorbs=absorbs)
 
-    def _norm(
-        self,
-        node: Node,
-        kind: Any,
-        settings: Mapping[str, Any],
-        attributes: Iterable[str] = ("weight", "bias"),
-        repeated_to: int = 0,
-    ) -> Layer:
-        names = {each: node.inputs[_POSITIONS[each]] for each in attributes}
+    def _norm(self, node: Node, kind: Any, *attributes: str, repeated_to: int = 0, **settings: Any) -> Layer:
+        names = {each: node.inputs[_POSITIONS[each]] for each in attributes or ("weight", "bias")}
         tensors = {each: Tensors(name=name, repeated_to=repeated_to) for each, name in names.items()}
-        settings = {**settings, "eps": float(node.attributes.get("epsilon", 1e-5))}
+        settings["eps"] = float(node.attributes.get("epsilon", 1e-5))
         return Layer(kind=kind, settings=settings, tensors=tensors, data=node.inputs[0])
 
     def _batch_norm(self, node: Node) -> Layer | None:
-        rank = self.values[node.inputs[0]].ndim
-        if rank not in _BATCH_NORMS or node.attributes.get("training_mode"):
+        kind = _BATCH_NORMS.get(self.values[node.inputs[0]].ndim)
+        if kind is None or node.attributes.get("training_mode"):
             return None
-        return self._norm(node, _BATCH_NORMS[rank], {"num_features": self._shape(node.inputs[1])[0]}, _POSITIONS)
+        return self._norm(node, kind, *_POSITIONS, num_features=self._shape(node.inputs[1])[0])
 
     def _layer_norm(self, node: Node) -> Layer | None:
         normalised, bias = self._shape(node.inputs[0])[int(node.attributes.get("axis", -1)) :], self._bias(node)
         if any(self._shape(name) != normalised for name in (node.inputs[1], bias) if name):
             return None
-        settings = {"normalized_shape": normalised, "bias": bool(bias)}
-        return self._norm(node, nn.LayerNorm, settings, ("weight", "bias") if bias else ("weight",))
+        own = ("weight", "bias") if bias else ("weight",)
+        return self._norm(node, nn.LayerNorm, *own, normalized_shape=normalised, bias=bool(bias))
 
     def _group_norm(self, node: Node) -> Layer:
         channels, groups = self._shape(node.inputs[0])[1], int(node.attributes.get("num_groups", 1))
-        return self._norm(node, nn.GroupNorm, {"num_groups": groups, "num_channels": channels}, repeated_to=channels)
+        return self._norm(node, nn.GroupNorm, repeated_to=channels, num_groups=groups, num_channels=channels)
 
     def _instance_norm(self, node: Node) -> Layer | None:
         shape = self._shape(node.inputs[0])
         if len(shape) not in _INSTANCE_NORMS or max(shape[2:]) == 1:  # torch's module refuses one element a channel
             return None
-        return self._norm(node, _INSTANCE_NORMS[len(shape)], {"num_features": shape[1], "affine": True})
+        return self._norm(node, _INSTANCE_NORMS[len(shape)], num_features=shape[1], affine=True)
 
 
 _KINDS: dict[str, Callable[[LayerFinder, Node], Layer | None]] = {

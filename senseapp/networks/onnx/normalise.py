@@ -12,7 +12,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoPr
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by
+from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by, tensor_in
 from senseapp.networks.onnx.names import module_path
 from senseapp.networks.onnx.operators import NEVER_RUN, is_read
 from senseapp.networks.onnx.read import read_graph
@@ -20,8 +20,6 @@ from senseapp.networks.onnx.rewrite import fold_constants, take_branches
 from senseapp.networks.onnx.torch_graph import Constant, GraphInput, Node, TorchGraph
 
 _NUMBERS = frozenset({AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.FLOATS, AttributeProto.INTS})
-_PLAIN = {"value_int": torch.int64, "value_ints": torch.int64, "value_float": torch.float32}
-_PLAIN |= {"value_floats": torch.float32}
 
 
 def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[TorchGraph, OnnxGraph]:
@@ -48,12 +46,10 @@ def _stored(nodes: Iterable[NodeProto], initializers: Iterable[TensorProto]) -> 
     """Return the tensors of a graph by name: initializers and Constant nodes, but for text."""
     constants = {each.name: _constant(each.name, _tensor(each)) for each in initializers if _is_numeric(each)}
     for node in nodes:
-        for attribute in node.attribute if node.op_type == "Constant" and node.output else ():
-            value = _value_of(attribute)
-            if isinstance(value, Tensor):
-                constants[node.output[0]] = _constant(node.output[0], value)
-            elif attribute.name in _PLAIN:
-                constants[node.output[0]] = Constant(value=torch.tensor(value, dtype=_PLAIN[attribute.name]))
+        held = tensor_in(node, plain=True)
+        if held is not None and _is_numeric(held):
+            name, value = node.output[0], _tensor(held)
+            constants[name] = Constant(value=value) if tensor_in(node) is None else _constant(name, value)
     return constants
 
 

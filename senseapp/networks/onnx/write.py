@@ -199,8 +199,7 @@ def shrunk(dims: Sequence[int], before: Sequence[int], after: Sequence[int]) -> 
 def follow_shapes(graph: OnnxGraph, opened: OpenedOnnx, network: OnnxNetwork) -> None:
     """Change in the ``graph`` of a file what follows from fewer channels in ``network``, a copy of that of the file."""
     before, after = _shapes(opened, network)
-    known = {name for name, shape in before.items() if after.get(name) == shape}
-    graph.undeclare(each.name for each in graph.model.graph.value_info if each.name not in known)
+    del graph.model.graph.value_info[:]  # declared shapes, which runtimes infer
     _change_groups(graph, opened, network)
     for node in graph.nodes:
         output = next(iter(node.output), "")

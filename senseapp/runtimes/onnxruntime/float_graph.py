@@ -1,12 +1,10 @@
 """The float graph of an uploaded file that int8 files are made of, and the way back into the file.
 
 Rounding is inserted in a plain graph: sorted, with a name for every node and constants as initializers, with norms
-folded into convolutions, and with the outputs that are measured. Nodes of the file that no measured output needs are
-put beside it again.
+folded into convolutions, and with the outputs that are measured. Other nodes of the file are put back afterwards.
 
-In float onnxruntime folds norms and constants behind convolutions when it opens a file. In a file with int8 values it
-does not: the output of each convolution is then rounded before its norm, and again behind it, and the norm is computed
-in float. Source: onnxruntime, ``core/optimizer/conv_bn_fusion.cc``, ``conv_add_fusion.cc`` and ``conv_mul_fusion.cc``.
+onnxruntime folds norms and constants into convolutions of float files only. Source: onnxruntime,
+``core/optimizer/conv_bn_fusion.cc``, ``conv_add_fusion.cc`` and ``conv_mul_fusion.cc``.
 """
 
 from __future__ import annotations
@@ -19,11 +17,21 @@ from typing import cast
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, version_converter
+from onnx import ModelProto, NodeProto, numpy_helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
 from senseapp.core.errors import InvalidSpec, first_line_of
-from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, attributes_of, label, opset_of, read_by, tensor_in
+from senseapp.networks.onnx.difference import HALF
+from senseapp.networks.onnx.graph import (
+    DEFAULT_DOMAINS,
+    OnnxGraph,
+    attributes_of,
+    label,
+    opset_of,
+    read_by,
+    tensor_in,
+    tensors_in,
+)
 from senseapp.networks.onnx.read import BY_CHANNEL_OPSET
 from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
 
@@ -35,7 +43,6 @@ Affine = tuple[Array, Array]
 """What a node does to each channel: times a scale, plus a shift, both (C,)."""
 
 _AFFINE = frozenset({"BatchNormalization", "Add", "Sub", "Mul", "Div"})
-_HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _PLAIN = "Nodes of the file are sorted, each has a name of its own, and constants are stored beside the other tensors."
 
 
@@ -90,8 +97,7 @@ class FloatGraph:
 def check_quantizable(content: bytes) -> None:
     """Raise InvalidSpec where no int8 file can be made of an uploaded one."""
     model = onnx.load_from_string(content)
-    tensors = [*model.graph.initializer, *(each for node in model.graph.node if (each := tensor_in(node)) is not None)]
-    if any(each.data_type in _HALF for each in tensors):
+    if any(each.data_type in HALF for each in tensors_in(model)):
         raise InvalidSpec("The file computes in float16. Upload the float32 file that it was made from.")
     if any(node.op_type in ROUNDING for node in model.graph.node):
         raise InvalidSpec("The file is quantized already. Upload the float file that it was made from.")
@@ -126,7 +132,7 @@ def _raised(model: ModelProto, *, required: bool = False) -> tuple[ModelProto, t
 
 def _make_plain(graph: OnnxGraph) -> None:
     graph.sort()
-    held = {node.output[0]: each for node in graph.nodes if (each := tensor_in(node) or _plain_constant(node))}
+    held = {node.output[0]: each for node in graph.nodes if (each := tensor_in(node, plain=True))}
     graph.remove(*(node for node in graph.nodes if node.op_type == "Constant" and node.output[0] in held))
     for name, tensor in held.items():
         graph.store(name, numpy_helper.to_array(tensor))
@@ -163,15 +169,6 @@ def node_names(nodes: Sequence[NodeProto]) -> list[str]:
             taken.add(name)
         found.append(name)
     return found
-
-
-def _plain_constant(node: NodeProto) -> TensorProto | None:
-    """Return the numbers of a Constant node that holds them as an attribute; None for text."""
-    for each in node.attribute:
-        kind = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
-        if each.name in kind:
-            return numpy_helper.from_array(np.array(helper.get_attribute_value(each), kind[each.name]))
-    return None
 
 
 def _fold(graph: OnnxGraph) -> None:

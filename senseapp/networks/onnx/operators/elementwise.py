@@ -37,16 +37,12 @@ def _fold(step: Callable[[Tensor, Tensor], Tensor], *tensors: Tensor) -> Tensor:
     return functools.reduce(step, tensors)
 
 
-def _divide(a: Tensor, b: Tensor) -> Tensor:
-    return torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
-
-
 enter(
     {
         "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Add": torch.add, "And": torch.logical_and,
         "Asin": torch.asin, "Asinh": torch.asinh, "Atan": torch.atan, "Atanh": torch.atanh,
         "BitwiseAnd": torch.bitwise_and, "BitwiseNot": torch.bitwise_not, "BitwiseOr": torch.bitwise_or,
-        "BitwiseXor": torch.bitwise_xor, "Ceil": torch.ceil, "Cos": torch.cos, "Cosh": torch.cosh, "Div": _divide,
+        "BitwiseXor": torch.bitwise_xor, "Ceil": torch.ceil, "Cos": torch.cos, "Cosh": torch.cosh,
         "Equal": torch.eq, "Erf": torch.erf, "Exp": torch.exp, "Floor": torch.floor, "Greater": torch.gt,
         "GreaterOrEqual": torch.ge, "HardSwish": F.hardswish, "Less": torch.lt, "LessOrEqual": torch.le,
         "IsNaN": torch.isnan, "Log": torch.log, "Max": partial(_fold, torch.maximum),
@@ -61,6 +57,7 @@ enter(
 enter(
     {
         "PRelu": lambda x, slope: torch.where(x < 0, x * slope, x),  # the slope broadcasts to any axis
+        "HardSigmoid": lambda x, *, alpha=0.2, beta=0.5: torch.clamp(alpha * x + beta, 0, 1),
         "LeakyRelu": lambda x, *, alpha=0.01: F.leaky_relu(x, alpha),
         "Elu": lambda x, *, alpha=1.0: F.elu(x, alpha),
         "Celu": lambda x, *, alpha=1.0: F.celu(x, alpha),
@@ -78,16 +75,10 @@ enter(
         "BitShift": lambda x, by, *, direction="LEFT": x << by if direction == "LEFT" else x >> by,
         "Cast": lambda x, *, to=0: x.to(dtype_of(to)),
         "CastLike": lambda x, like: x.to(like.dtype),
+        "Div": lambda a, b: torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc"),
         "Identity": lambda x: x,
     }
 )
-
-
-@operator("HardSigmoid")
-def _hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
-    if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
-        return F.hardsigmoid(x)
-    return torch.clamp(alpha * x + beta, 0, 1)
 
 
 enter({"Pow": lambda base, exponent: torch.pow(base, exponent).to(base.dtype)}, scalars=(1,))  # the base's type
@@ -106,10 +97,6 @@ def _dropout(x: Tensor, _ratio: float | None = None, training: bool | None = Non
     return x, torch.ones((), dtype=torch.bool, device=x.device).expand(x.shape)
 
 
-def _hardmax(x: Tensor, dim: int) -> Tensor:
-    return F.one_hot(x.argmax(dim), x.shape[dim]).movedim(-1, dim).to(x.dtype)
-
-
 def _of_rest(function: Callable[..., Tensor], x: Tensor, *, axis: int = 1) -> Tensor:
     """Apply ``function`` where all axes from ``axis`` on are one."""
     return function(x.flatten(axis if axis >= 0 else x.ndim + axis), dim=-1).reshape(x.shape)
@@ -120,8 +107,10 @@ def _of_axis(function: Callable[..., Tensor], x: Tensor, *, axis: int = -1) -> T
 
 
 _OF_ONE_AXIS: dict[str, Callable[..., Tensor]] = {
-    "Softmax": torch.softmax, "LogSoftmax": torch.log_softmax, "Hardmax": _hardmax,
-}  # fmt: skip
+    "Softmax": torch.softmax,
+    "LogSoftmax": torch.log_softmax,
+    "Hardmax": lambda x, dim: F.one_hot(x.argmax(dim), x.shape[dim]).movedim(-1, dim).to(x.dtype),
+}
 for _name, _function in _OF_ONE_AXIS.items():
     operator(_name)(partial(_of_rest, _function))
     operator(_name, since=13)(partial(_of_axis, _function))

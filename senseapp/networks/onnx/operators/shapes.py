@@ -19,36 +19,27 @@ enter(
         "Transpose": lambda x, *, perm=None: x.permute(tuple(reversed(range(x.ndim)) if perm is None else perm)),
         "Concat": lambda *tensors, axis=1: torch.cat(tensors, dim=axis),
         "EyeLike": lambda x, *, k=0: torch.ones_like(x).triu(k).tril(k),
+        # Not of ONNX: what a file holds for one image, repeated for the images of ``like``.
+        "ExpandLike": lambda x, like, *, axis=0: x.expand(*x.shape[:axis], like.shape[axis], *x.shape[axis + 1 :]),
+        "Flatten": lambda x, *, axis=1: (
+            x.flatten(1) if axis == 1 and x.ndim > 1 else x.reshape(math.prod(x.shape[:axis]), -1)
+        ),
         "Size": lambda x: torch.tensor(x.numel(), dtype=torch.int64, device="cpu" if x.is_meta else x.device),
     }
 )
 enter(
     {
         "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(shape))),  # type: ignore[no-untyped-call]
+        "Reshape": lambda x, shape, *, allowzero=False: x.reshape(
+            [x.shape[axis] if not length and not allowzero else length for axis, length in enumerate(shape)]
+        ),
+        "Squeeze": lambda x, axes=None: x.squeeze() if axes is None else x.squeeze(tuple(axes)),
         "Tile": lambda x, repeats: x.repeat(tuple(repeats)),
         "TopK": lambda x, k, *, axis=-1, largest=True: tuple(torch.topk(x, _one(k), axis, largest, sorted=True)),
         "Trilu": lambda x, k=None, *, upper=True: x.triu(_one(k or 0)) if upper else x.tril(_one(k or 0)),
     },
     numbers=(1,),
 )
-
-
-@operator("Reshape", numbers=(1,))
-def _reshape(x: Tensor, shape: Axes, *, allowzero: bool = False) -> Tensor:
-    lengths = [x.shape[axis] if not length and not allowzero else length for axis, length in enumerate(shape)]
-    return x.reshape(lengths)
-
-
-@operator("Flatten")
-def _flatten(x: Tensor, *, axis: int = 1) -> Tensor:
-    if axis == 1 and x.ndim > 1:
-        return x.flatten(1)
-    return x.reshape(math.prod(x.shape[:axis]), -1)
-
-
-@operator("Squeeze", numbers=(1,))
-def _squeeze(x: Tensor, axes: Axes | None = None) -> Tensor:
-    return x.squeeze() if axes is None else x.squeeze(tuple(axes))
 
 
 @operator("Unsqueeze", numbers=(1,))
@@ -66,14 +57,6 @@ def _split(x: Tensor, split: Axes | None = None, *, axis: int = 0, num_outputs: 
     found = torch.split(x, -(-x.shape[axis] // num_outputs) if split is None else list(split), dim=axis)
     # What prunes channels counts the readers of a split, and takes each for a part: so each part has one reader.
     return tuple(torch.ops.aten.alias(each) for each in found)
-
-
-@operator("ExpandLike")
-def _expand_like(x: Tensor, like: Tensor, *, axis: int = 0) -> Tensor:
-    """Not of ONNX: repeat what a file holds for one image for the images of ``like``."""
-    lengths = list(x.shape)
-    lengths[axis] = like.shape[axis]
-    return x.expand(lengths)
 
 
 @operator("Shape")
@@ -221,9 +204,14 @@ def _lacks(node: Node) -> str:
     return "" if reduction in ("none", "add") else f"its reduction “{reduction[:40]}” is not read."
 
 
-@operator("ScatterND", lacks=_lacks)
-def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
-    return x.index_put(_index(x, indices), updates, accumulate=reduction == "add")
+enter(
+    {
+        "ScatterND": lambda x, indices, updates, *, reduction="none": x.index_put(
+            _index(x, indices), updates, accumulate=reduction == "add"
+        )
+    },
+    lacks=_lacks,
+)
 
 
 @operator("OneHot", numbers=(1,))
