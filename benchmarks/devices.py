@@ -41,7 +41,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.runtimes.base import runtime_named
-from senseapp.runtimes.foreign import ForeignFile
+from senseapp.runtimes.onnxruntime.runtime import ForeignFile
 from senseapp.tasks import task_named
 from tests.architectures import ARCHITECTURES, QUICK_ARCHITECTURES
 

@@ -17,7 +17,7 @@ class ProcessorDescription:
         name: in settings and on the command line.
         label: the name people see.
         opens: ``module:name`` of a function that compiles the content of an ONNX file for it and returns a
-            :class:`~senseapp.runtimes.foreign.OpenFile`; its argument ``context`` is where the compiled file is put.
+            :class:`~senseapp.runtimes.open_file.OpenFile`; its argument ``context`` is where the compiled file is put.
         package: that must be importable for it.
         added_by: the command that installs ``package``.
     """

@@ -199,14 +199,11 @@ def search_mixed_precision(files: QuantizedFiles, steps: OptionalSteps) -> Mixed
 
 
 def damages_alone(files: QuantizedFiles, steps: OptionalSteps) -> dict[str, float]:
-    """Return the damage of each node alone in int8; nodes that do little get an equal share of their group's.
+    """Return the damage of each node alone in int8, others in float; nodes that do little share their group's.
 
-    All other nodes are in float: beside others in int8, whose damage varies with every change of the file, small shares
-    of it cannot be told apart on few images. Damages of nodes alone hardly vary, and add up to about that of all (seen
-    on EfficientNet-Lite0 and ConvNeXt, where nodes ranked so and put in float left a half to a seventh).
-
-    The most harmful group of neighbours is halved until no group of several nodes does more than a small share of all
-    damage, so that a network of hundreds of nodes takes about a hundred files.
+    Damages of single nodes add up to about that of all; beside others in int8, small ones cannot be told apart on few
+    images. The most harmful group of neighbours is halved until none of several nodes does more than a small share of
+    all damage, so a network of hundreds of nodes takes about a hundred files.
     """
     exact, every = files.damage_alone(()), tuple(files.nodes)
     found = {every: files.damage_alone(every) - exact}
@@ -261,9 +258,8 @@ def _time_files(
 ) -> None:
     """Add files to ``timed`` until one takes hardly less than ``aim``, as a multiple of what is allowed.
 
-    A file is solved for a time (:func:`~senseapp.solve.node_precisions.least_damage`) and timed; then predictions are
-    corrected by all files so far, as times of single nodes and borders in a network differ from those of the same
-    alone, and it is solved again.
+    Each is solved for (:func:`~senseapp.solve.node_precisions.least_damage`) with predictions that are corrected by all
+    files so far.
     """
     at_first, wanted, low, high = timed[()], aim, 0.0, math.inf
     for _ in range(_MORE_ROUNDS if len(timed) > 1 else _ROUNDS):

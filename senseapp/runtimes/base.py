@@ -8,25 +8,29 @@ that names a :class:`Runtime`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec
+from senseapp.descriptions import DENSE_BITS
 from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.deployment import LayerTimes, OperatorTime
+from senseapp.records.deployment import INT8_BITS, LayerTime, LayerTimes, OperatorTime
 from senseapp.records.executed import ExecutedNode
-from senseapp.runtimes.call_times import TURNS, times
+from senseapp.runtimes.call_times import TURNS, quick_seconds, times, usual_input
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 if TYPE_CHECKING:
-    from senseapp.runtimes.foreign import OpenFile
+    from senseapp.runtimes.open_file import OpenFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +176,7 @@ class Runtime(ABC):
         """
         return None
 
-    def on_other_processors(self, content: bytes) -> Network | None:
+    def on_other_processors(self, content: bytes) -> OpenFile | None:
         """Return an int8 file as processors of the other kind compute it: with VNNI if this one has none, else without.
 
         On those without, sums of products of 8 bits saturate. None where both compute alike.
@@ -194,12 +198,27 @@ class Runtime(ABC):
         """Return the times of layers of a float file in float and in int8, and what a border between both costs.
 
         ``quantizer`` writes the same network in int8; ``owners`` has the layer that a node belongs to, for the nodes of
-        layers.
+        layers. Without a profile, times of both files are shared by the multiply-accumulates of :meth:`executed`.
 
         Raises:
             InvalidSpec: none of them can be timed.
         """
-        raise InvalidSpec(f"Layers cannot be timed in {self.description.label} here.")
+        macs = Counter[str]()
+        for node in self.executed(content):
+            if node.name in owners:
+                macs[owners[node.name]] += node.macs + 1  # what is no product takes time too
+        if not macs:
+            raise InvalidSpec(f"No layer of this {self.description.label} file can be timed.")
+        files = {DENSE_BITS: content, float(INT8_BITS): quantizer.write()}
+        networks = [self.as_it_is(file, threads=threads) for file in files.values()]
+        shape = [size or batch for size in (networks[0].fixed_batch, *networks[0].facts.image_shape)]
+        calls = self.times(networks, torch.from_numpy(usual_input(shape, np.float32)))
+        times = [
+            LayerTime(layer=layer, level=level, seconds=quick_seconds(call) * part / macs.total())
+            for level, call in zip(files, calls, strict=True)
+            for layer, part in macs.items()
+        ]
+        return LayerTimes(times=tuple(times), source=f"{self.machine()}, shared by multiply-accumulates")
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return the time of a call of a file by kind of operator; empty if the runtime does not report it."""

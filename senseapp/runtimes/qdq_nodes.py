@@ -1,12 +1,8 @@
 """A QDQ file of any quantizer, with some of its nodes back in float: what rounding them costs.
 
 A node is quantized where it reads values through DequantizeLinear, or makes one that is rounded. Back in float it reads
-its inputs as they were before they were rounded, and its weights from the float file that the quantized one was made
-of. What it makes is no longer rounded on the way to an output of the network, across nodes that only move numbers.
-Other readers of the same values keep their rounding.
-
-Quantizers leave out a Relu or Clip whose effect rounding has anyway, within the range of its integers. It comes back
-with the value before it was rounded.
+its inputs before their rounding, with a Relu or Clip that the quantizer left out, and its weights from the float file.
+Its output is not rounded on the way to an output of the network; other readers of its inputs keep their rounding.
 """
 
 from __future__ import annotations

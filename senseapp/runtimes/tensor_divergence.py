@@ -1,14 +1,12 @@
 """Differences between two ONNX files: matched tensors inside of both, in order, on a few images.
 
-Tensors are matched by name, which quantizers, converters and simplifiers keep for most. Where they keep few, the
-results of products (convolutions and matrix products) are matched in their order, by operator and shape of the weight.
-What follows a tensor alone may be computed with it in one of both files (norms, activation functions, rounding), so the
-result behind that is compared. Files of integer operators (QLinearConv) have no such tensors and are not compared.
+Tensors are matched by name; where few names are kept, products (convolutions and matrix products) are matched in their
+order, by operator and shape of the weight. In one of both files norms, activation functions and rounding may be part of
+the node before them, so the result behind these is compared. Files of integer operators (QLinearConv) are not.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -24,7 +22,7 @@ from senseapp.core.texts import printable_text
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.read import parsed_model
 from senseapp.records.check import APART, TensorDifference, TensorDivergence
-from senseapp.runtimes.foreign import ForeignFile, relative_difference
+from senseapp.runtimes.onnxruntime.runtime import ForeignFile
 
 _AT_ONCE, _MOST = 32, 256  # tensors of one run, and of a file: all of a run are held in memory
 _PRODUCTS = {
@@ -100,29 +98,20 @@ class _Pair:
     names: Names
     node: NodeProto
 
-    @property
-    def parts(self) -> list[str]:
-        """What it joins, which is compared one by one: small numbers count little beside large ones."""
-        return list(self.node.input) if self.node.op_type == "Concat" else []
-
     def difference(self, mine: Mapping[str, Array], other: Mapping[str, Array]) -> TensorDifference | None:
         """Return how far it differs; None where it is not known in both files in one shape."""
         values = mine.get(self.names[0])
         arranged = _arranged(values, other.get(self.names[1])) if values is not None and values.size > 1 else None
         if values is None or arranged is None:
             return None
-        axis, cuts = next((each.i for each in self.node.attribute if each.name == "axis"), 0), list[int]()
-        if axis != 0 and all(name in mine for name in self.parts):
-            cuts = list(itertools.accumulate(mine[name].shape[axis] for name in self.parts[:-1]))
         count = min(len(values), len(arranged))
-        sides = zip(*(np.split(each[:count], cuts, axis=axis) for each in (values, arranged)), strict=True)
         return TensorDifference(
             name=printable_text(self.names[0]),
             other="" if self.names[1] == self.names[0] else printable_text(self.names[1]),
             operator=self.node.op_type,
             node=self.node.name,
             shape=tuple(values.shape),
-            difference=max(relative_difference(*side) for side in sides),
+            difference=relative_difference(values[:count], arranged[:count]),
         )
 
 
@@ -154,8 +143,7 @@ def tensor_divergence(
     for first in range(0, len(pairs), _AT_ONCE):
         some = pairs[first : first + _AT_ONCE]
         progress(f"Comparing tensors inside, {len(found)} of {len(pairs)}")
-        parts = [name for pair in some for name in pair.parts if ours.maker(name) is not None]
-        before = _computed(reference, [*(pair.names[0] for pair in some), *parts], images[0])
+        before = _computed(reference, [pair.names[0] for pair in some], images[0])
         after = _computed(candidate, [pair.names[1] for pair in some], images[1])
         found += [each for pair in some if (each := pair.difference(before, after)) is not None]
     told = _without_other_values(found, ours)
@@ -200,7 +188,7 @@ def _computed(content: bytes, names: Sequence[str], images: Tensor) -> dict[str,
     model, names = parsed_model(content), list(dict.fromkeys(names))
     declared = {each.name for each in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in declared)
-    opened = ForeignFile(model.SerializeToString(), extra=names)
+    opened = ForeignFile(model.SerializeToString(), optimised=False)
     found: Mapping[str, Any] = opened.arrays(names, opened.fed(images))
     real = {name: each for name, each in found.items() if isinstance(each, np.ndarray) and each.dtype.kind == "f"}
     return {name: each.astype(np.float64) for name, each in real.items()}
@@ -212,3 +200,17 @@ def _arranged(mine: Array, other: Array | None) -> Array | None:
         return None
     turned = (other.transpose(0, 3, 1, 2), other.transpose(0, 2, 3, 1)) if other.ndim == 4 else ()
     return next((each for each in (other, *turned) if each.shape[1:] == mine.shape[1:]), None)
+
+
+def relative_difference(mine: Array, other: Array) -> float:
+    """Return ‖other − mine‖ / ‖mine‖; infinite where a number of the other is not finite, 0 where both are nothing.
+
+    >>> relative_difference(np.array([3.0, 4.0]), np.array([3.0, 4.5]))
+    0.1
+    """
+    if not np.isfinite(other).all():
+        return float("inf") if np.isfinite(mine).all() else 0.0
+    apart, size = float(np.linalg.norm(other - mine)), float(np.linalg.norm(mine))
+    if apart == 0:
+        return 0.0
+    return apart / size if size else float("inf")

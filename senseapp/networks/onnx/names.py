@@ -13,6 +13,7 @@ from senseapp.core.foreign_values import BadValue, read_python
 _SCOPES = "pkg.torch.onnx.name_scopes"
 # modules in modules, and characters of one: far above torch's networks; names of functions add some
 _DEEPEST, _LONGEST = 24, 120
+_MODULE = re.compile(r"\._*[A-Z][A-Za-z0-9]*_(\w+)$")  # a part of a path as litert-torch writes it: class, then name
 FOLDED = "ConvBnFusion_W_"
 """Before the name of a weight that onnxruntime folded a norm into."""
 
@@ -50,6 +51,16 @@ def _merged(parts: list[str]) -> list[str]:
         else:
             merged.append(part)
     return merged
+
+
+def modules_in(name: str) -> tuple[str, ...]:
+    """Return the modules that litert-torch puts into the names of operators.
+
+    >>> modules_in("Net/torch.nn.modules.container.Sequential_stem/torch.nn.modules.conv.Conv2d_0;1")
+    ('stem.0',)
+    """
+    paths = ([_MODULE.search(part) for part in path.split("/")] for path in name.split(";"))
+    return tuple(filter(None, (".".join(part[1] for part in path if part is not None) for path in paths)))
 
 
 def tells_of_folding(weight: str, bias: str) -> bool:

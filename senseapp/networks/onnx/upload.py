@@ -138,6 +138,15 @@ def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:
     return bytes(model.SerializeToString()) if outside else content
 
 
+def with_weights_beside(path: Path) -> bytes:
+    """Return an ONNX file with the weights of other files in its folder inside.
+
+    For files of the person who runs the command: an uploaded file has nothing beside it. Raises InvalidCheckpoint as
+    :func:`with_weights_inside` does.
+    """
+    return with_weights_inside(path.read_bytes(), {each.name: each.read_bytes for each in path.parent.iterdir()})
+
+
 def _numbers(tensor: TensorProto, place: Mapping[str, str], content: bytes) -> bytes:
     """Return the bytes of ``tensor`` in the ``content`` of a file, at the place that the graph says."""
     try:

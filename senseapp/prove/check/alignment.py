@@ -22,6 +22,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.prove.check.sides import (
     NotComparable,
     OpenSide,
+    is_onnx,
     is_runtime_file,
     kind_of_outputs,
     open_file,
@@ -29,7 +30,7 @@ from senseapp.prove.check.sides import (
 )
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import RunSpec
-from senseapp.runtimes.foreign import ForeignFile, shape_text
+from senseapp.runtimes.open_file import shape_text
 from senseapp.tasks import Task, task_named
 from senseapp.tasks.reading import OutputReader, Reading
 
@@ -61,7 +62,7 @@ def prepare_reference(
     progress("Opening the original")
     model, data = spec.reference, spec.data
     file, content = open_file(model, own_disk=own_disk) if is_runtime_file(model) else (None, b"")
-    if file is not None and not isinstance(file, ForeignFile):
+    if file is not None and not is_onnx(model):
         raise InvalidSpec(
             f"The original is a {file.title} file. Give the network that it was made of, as ONNX or as weights: a "
             f"{file.title} file is checked as the compressed one."

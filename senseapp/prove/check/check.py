@@ -40,7 +40,6 @@ from senseapp.records.deployment import Median, OperatorShare, operator_shares
 from senseapp.records.spec import without_folders
 from senseapp.runtimes.base import Runtime, runtime_named
 from senseapp.runtimes.call_times import ratio, times
-from senseapp.runtimes.foreign import ForeignFile
 from senseapp.runtimes.tensor_divergence import tensor_divergence
 
 _BATCH = 16  # images of a call, where a file takes any number
@@ -218,7 +217,7 @@ class _Comparison:
             how, network = "" if side.file is not None else "in PyTorch", side
             if not both_are_weights and (content := self._as_file(side)) is not None:
                 own = (
-                    ForeignFile(content, threads=self.spec.threads)
+                    self.runtime.as_it_is(content, threads=self.spec.threads)
                     if side.file is None
                     else opened(content, side.spec, threads=self.spec.threads)
                 )

@@ -13,15 +13,16 @@ from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
 from senseapp.core.steps import Progress
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet
-from senseapp.descriptions.runtimes import runtime_of_file
+from senseapp.descriptions.runtimes import runtime_of_file, usual_runtime
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.onnx.metadata import preparation_in
+from senseapp.networks.onnx.upload import with_weights_beside
 from senseapp.networks.sources.load import load_model
 from senseapp.records.check import CheckedFile, CheckSpec, file_name
 from senseapp.records.spec import ModelSpec
-from senseapp.runtimes.base import runtime_named
-from senseapp.runtimes.foreign import FileFacts, ForeignFile, OpenFile, with_weights_beside
+from senseapp.runtimes.base import Runtime, runtime_named
+from senseapp.runtimes.open_file import FileFacts, OpenFile
 from senseapp.tasks import Task
 from senseapp.tasks.classification import Classification
 from senseapp.tasks.reading import OutputReader
@@ -124,7 +125,7 @@ class OpenSide:
     @property
     def is_onnx(self) -> bool:
         """Whether it is a file of ONNX, whose insides can be looked at."""
-        return isinstance(self.file, ForeignFile)
+        return self.file is not None and is_onnx(self.spec)
 
     def given(self, batch: Tensor) -> Tensor:
         """Return images as values that the file takes, still float32 (N, C, H, W)."""
@@ -148,9 +149,12 @@ class OpenSide:
         return self.kind.scores(found).float()
 
     def on_other_processors(self) -> OpenSide | None:
-        """Return the file as :meth:`.OpenFile.on_other_processors` does, read as the file is; None for weights."""
-        file = None if self.file is None else self.file.on_other_processors()
-        return None if file is None else replace(self, file=file)
+        """Return the file as :meth:`.Runtime.on_other_processors` does, read as the file is; None for weights."""
+        file = None if self.file is None else _runtime_of(self.spec).on_other_processors(self.content or b"")
+        if self.file is None or file is None:
+            return None
+        file.choose(self.file.output_names)
+        return replace(self, file=file)
 
     @property
     def record(self) -> CheckedFile:
@@ -171,11 +175,21 @@ def is_runtime_file(spec: ModelSpec) -> bool:
     return runtime_of_file(spec.checkpoint) is not None
 
 
+def is_onnx(spec: ModelSpec) -> bool:
+    """Return whether a model is a file of ONNX, by its suffix."""
+    found = runtime_of_file(spec.checkpoint)
+    return found is not None and found.name == usual_runtime()
+
+
 def opened(content: bytes, spec: ModelSpec, *, threads: int | None = None) -> OpenFile:
     """Return a file of any program, open in the runtime of its suffix."""
+    return _runtime_of(spec).as_it_is(content, threads=threads)
+
+
+def _runtime_of(spec: ModelSpec) -> Runtime:
     description = runtime_of_file(spec.checkpoint)
     assert description is not None
-    return runtime_named(description.name).as_it_is(content, threads=threads)
+    return runtime_named(description.name)
 
 
 def open_file(spec: ModelSpec, *, own_disk: bool) -> tuple[OpenFile, bytes]:

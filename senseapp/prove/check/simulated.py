@@ -19,7 +19,7 @@ from senseapp.prove.check.limits import loss_bound, loss_limit
 from senseapp.prove.check.sides import OpenSide
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.check import CheckedLimit, CheckSpec
-from senseapp.runtimes.foreign import OpenFile
+from senseapp.runtimes.open_file import OpenFile
 
 
 def loss_on_processor(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,26 +12,21 @@ from typing import Any
 import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
+from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import printable
+from senseapp.networks.onnx.names import modules_in
 
 PRODUCTS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV", "BATCH_MATMUL"})
 """Kinds of operators that multiply by weights or by other tensors."""
-_MOVING = frozenset({"RESHAPE", "TRANSPOSE", "PAD", "PADV2", "RELU", "RELU6", "MAX_POOL_2D", "SLICE", "STRIDED_SLICE",
+MOVING = frozenset({"RESHAPE", "TRANSPOSE", "PAD", "PADV2", "RELU", "RELU6", "MAX_POOL_2D", "SLICE", "STRIDED_SLICE",
                      "SPLIT", "PACK", "UNPACK", "GATHER", "BROADCAST_TO", "SPACE_TO_DEPTH"})  # fmt: skip
 """Kinds that keep the values, or most of them: they compute as what they read."""
 BORDERS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 _IDENTIFIER = b"TFL3"  # at byte 4 of each file
-_MOST_NUMBERS, _MOST_PARTS = 2**31, 20_000  # of a tensor; operators, tensors and others of a file
+_MOST_PARTS = 20_000  # operators, tensors and others of a file
 _NO_NUMBERS = (schema.TensorType.STRING, schema.TensorType.RESOURCE, schema.TensorType.VARIANT)
-_BITS = {
-    **dict.fromkeys((schema.TensorType.FLOAT32, schema.TensorType.INT32), 32),
-    **dict.fromkeys((schema.TensorType.INT8, schema.TensorType.UINT8), 8),
-    **dict.fromkeys((schema.TensorType.FLOAT16, schema.TensorType.INT16), 16),
-    **{schema.TensorType.INT64: 64, schema.TensorType.INT4: 4},
-}
-"""Of a number of the usual types."""
 _KINDS = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
 _INTEGERS = (schema.TensorType.INT8, schema.TensorType.INT16, schema.TensorType.UINT8)
 
@@ -80,7 +75,12 @@ def parsed(content: bytes) -> Any:
             buffer.offset = buffer.size = 0
     if model.externalBufferGroups or model.externalBuffers:
         raise InvalidSpec("Weights of this LiteRT file are in another file. Convert the network into one file.")
-    _check(model)
+    (graph,) = model.subgraphs
+    graph.tensors, graph.operators = graph.tensors or [], graph.operators or []
+    for each in graph.tensors:  # LiteRT checks all else itself
+        each.name, each.shape = each.name or b"", [] if each.shape is None else [int(size) for size in each.shape]
+        if each.type in _NO_NUMBERS:
+            raise _damaged(f"the tensor “{printable(each.name.decode('utf-8', 'replace'))}” holds no numbers")
     return model
 
 
@@ -97,73 +97,66 @@ def _check_sizes(model: Any) -> None:
         raise InvalidSpec(f"This LiteRT file has more than {_MOST_PARTS:,} parts. Choose a smaller network.")
 
 
-def _check(model: Any) -> None:
-    """Refuse what readers of this module rely on, and tensors that no network has."""
-    (graph,), buffers = model.subgraphs, model.buffers or []
-    tensors = graph.tensors = graph.tensors or []
-    for each in tensors:
-        each.name = each.name or b""
-        shape = each.shape = [int(length) for length in (() if each.shape is None else each.shape)]
-        named = f"the tensor “{printable(each.name.decode('utf-8', 'replace'))}”"
-        if min(shape, default=0) < 0:
-            raise _damaged(f"{named} has a negative length")
-        if (count := math.prod(shape)) > _MOST_NUMBERS:
-            raise _damaged(f"{named} is declared with {count:.1e} numbers")
-        if each.type in _NO_NUMBERS:
-            raise _damaged(f"{named} holds no numbers")
-        if not 0 <= each.buffer < max(1, len(buffers)):
-            raise _damaged(f"the weights of {named} are missing")
-        stored = buffers[each.buffer].data if buffers and each.sparsity is None else None
-        if stored is not None and 0 < 8 * len(stored) < count * _BITS.get(each.type, 0):
-            raise _damaged(f"{named} is stored incompletely")
-    graph.operators = graph.operators or []
-    for place, each in enumerate(graph.operators):
-        if not 0 <= each.opcodeIndex < len(model.operatorCodes or ()):
-            raise _damaged(f"operator {place} is of no kind")
-        reads, writes = ([] if ends is None else list(ends) for ends in (each.inputs, each.outputs))
-        if not writes or min(writes) < 0 or max([*reads, *writes]) >= len(tensors):
-            raise _damaged(f"operator {place} reads or writes a tensor that it does not hold")
-    made = {place for each in graph.operators for place in each.outputs}
-    if not made.issuperset([] if graph.outputs is None else graph.outputs):
-        raise _damaged("an output is computed by no operator")
-    for each in model.metadata or ():
-        if each.name is None or not 0 <= each.buffer < len(buffers):
-            raise _damaged("a text about the network is missing")
-
-
 def _damaged(why: str) -> InvalidSpec:
     return InvalidSpec(f"This LiteRT file is damaged: {why}. Copy it again, or convert the network again.")
+
+
+class LiteRtGraph:
+    """The one graph of a file, whose tensors and operators can be changed.
+
+    Attributes:
+        model: all of the file, as the classes of its schema.
+        tensors, operators: those of the graph; operators have places of tensors.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self.model = parsed(content)
+        (graph,) = self.model.subgraphs
+        self.tensors, self.operators = graph.tensors, graph.operators
+        self.images = self.name(graph.inputs[0])
+
+    def name(self, place: int) -> str:
+        """Return the name of a tensor."""
+        return str(self.tensors[place].name.decode())
+
+    def kind(self, operator: Any) -> str:
+        """Return the kind of an operator as LiteRT calls it: ``CONV_2D``."""
+        code = self.model.operatorCodes[operator.opcodeIndex]
+        return str(_KINDS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "CUSTOM"))
+
+    def by_name(self) -> dict[str, Any]:
+        """Return the operators by the names of their first outputs."""
+        return {self.name(each.outputs[0]): each for each in self.operators}
+
+    def constant(self, tensor: Any) -> NDArray[np.float32] | None:
+        """Return the stored numbers of a tensor in float32; None for others."""
+        stored = self.model.buffers[tensor.buffer].data
+        if stored is None or tensor.type != schema.TensorType.FLOAT32:
+            return None
+        return np.frombuffer(np.asarray(stored, np.uint8).tobytes(), np.float32).reshape(tensor.shape).copy()
+
+    def content(self) -> bytes:
+        """Return the bytes of the file."""
+        builder = flatbuffers.Builder(2**20)
+        builder.Finish(self.model.Pack(builder), file_identifier=_IDENTIFIER)
+        return bytes(builder.Output())
 
 
 @lru_cache(maxsize=4)
 def operators(content: bytes) -> tuple[Operator, ...]:
     """Return the operators of a file, in order."""
-    model = parsed(content)
-    (graph,) = model.subgraphs
-    return tuple(_operators(model, graph))
-
-
-def _operators(model: Any, graph: Any) -> Iterator[Operator]:
-    def named(places: Any) -> tuple[str, ...]:
-        return tuple(graph.tensors[place].name.decode() for place in places if place >= 0)
-
-    for each in graph.operators:
-        kind = kind_of(model, each)
-        output = graph.tensors[each.outputs[0]]
-        yield Operator(
-            name=named(each.outputs)[0],
-            kind=kind,
-            reads=named(each.inputs),
-            writes=named(each.outputs),
-            in_integers=output.type in _INTEGERS,
-            macs=_macs(kind, [graph.tensors[place].shape for place in each.inputs if place >= 0], output.shape),
+    graph = LiteRtGraph(content)
+    return tuple(
+        Operator(
+            name=graph.name(each.outputs[0]),
+            kind=graph.kind(each),
+            reads=tuple(graph.name(at) for at in each.inputs if at >= 0),
+            writes=tuple(map(graph.name, each.outputs)),
+            in_integers=(output := graph.tensors[each.outputs[0]]).type in _INTEGERS,
+            macs=_macs(graph.kind(each), [graph.tensors[at].shape for at in each.inputs if at >= 0], output.shape),
         )
-
-
-def kind_of(model: Any, operator: Any) -> str:
-    """Return the kind of an operator as LiteRT calls it: ``CONV_2D``."""
-    code = model.operatorCodes[operator.opcodeIndex]
-    return str(_KINDS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "CUSTOM"))
+        for each in graph.operators
+    )
 
 
 def _macs(kind: str, inputs: list[Any], output: Any) -> int:
@@ -179,96 +172,61 @@ def _macs(kind: str, inputs: list[Any], output: Any) -> int:
     return math.prod(map(int, read)) * math.prod(map(int, weight[1:]))
 
 
-def computing(content: bytes) -> list[str]:
-    """Return the names of the operators of a file that compute in integers, without those that only move values."""
-    return [
-        each.name
-        for each in operators(content)
-        if each.in_integers and each.kind not in _MOVING and each.kind not in BORDERS
-    ]
-
-
-def followers(content: bytes) -> dict[str, list[str]]:
-    """Return the operators that only move values, by the one that makes them; of inputs, by the one that reads them."""
-    owners: dict[str, str] = {}  # by tensor
-    waiting: dict[str, list[str]] = {}  # operators that move an input, by the tensor that they give
-    found: dict[str, list[str]] = {}
+def followers(content: bytes) -> Mapping[str, Sequence[str]]:
+    """Return the operators that only move values, by the one that makes these, or the first one behind an input."""
+    owners, inputs, found = dict[str, str](), list[str](), defaultdict[str, list[str]](list)
     for each in operators(content):
-        source = next((owners[name] for name in each.reads if name in owners), None)
-        moved = [name for read in each.reads for name in waiting.get(read, ())]
-        if each.kind not in _MOVING:
-            found.setdefault(each.name, []).extend(moved)
-            owners |= dict.fromkeys(each.writes, each.name)
-        elif source is None:
-            waiting |= {tensor: [*moved, each.name] for tensor in each.writes}
+        owner = next((owners[name] for name in each.reads if name in owners), "")
+        if each.kind not in MOVING:
+            owner = each.name
+            found[owner] += inputs
+            inputs.clear()
+        elif owner:
+            found[owner].append(each.name)
         else:
-            found[source].append(each.name)
-            owners |= dict.fromkeys(each.writes, source)
+            inputs.append(each.name)
+        owners |= dict.fromkeys(each.writes if owner else (), owner)
     return found
 
 
 def layers_of(content: bytes, layers: Collection[str]) -> dict[str, str]:
     """Return the layer of each product of a file, where its name has the path of the layer's module.
 
-    The converter writes ``Net/….Sequential_layer1/….Conv2d_0`` for the module ``layer1.0``; a product that gives an
-    output of the network is called like that, and belongs to the one layer that is left.
+    A product that gives an output of the network is called like that, and belongs to the one layer that is left.
     """
-    paths = {tuple(layer.split(".")): layer for layer in layers}
     found: dict[str, str] = {}
     unnamed = []
     for each in operators(content):
-        if each.kind not in PRODUCTS:
-            continue
-        layer = next(filter(None, (_layer_in(part, paths) for part in each.name.split(";"))), None)
-        if layer is None:
-            unnamed.append(each.name)
-        else:
+        layer = next((name for name in modules_in(each.name) if name in layers), None)
+        if layer is not None and each.kind in PRODUCTS:
             found[each.name] = layer
+        elif each.kind in PRODUCTS:
+            unnamed.append(each.name)
     left = set(layers) - set(found.values())
-    if len(unnamed) == len(left) == 1:
-        found[unnamed[0]] = left.pop()
-    return found
-
-
-def _layer_in(path: str, paths: Mapping[tuple[str, ...], str]) -> str | None:
-    """Return the layer of ``paths`` with the most parts that a name ends in: each part as ``….Class_part``."""
-    parts = path.split("/")
-    for length in range(len(parts), 0, -1):
-        for wanted, layer in paths.items():
-            if len(wanted) == length and all(
-                re.search(rf"(^|[._]){re.escape(name)}$", part)
-                for name, part in zip(wanted, parts[-length:], strict=True)
-            ):
-                return layer
-    return None
+    return found | dict(zip(unnamed, left, strict=True)) if len(unnamed) == len(left) == 1 else found
 
 
 def texts(content: bytes) -> dict[str, bytes]:
-    """Return what a file holds about itself, by name."""
+    """Return what a file holds about itself, by name, as far as it is there."""
     model = parsed(content)
+    held = dict(enumerate(model.buffers or ()))
+    found = {each.name or b"": held.get(each.buffer) for each in model.metadata or ()}
     return {
-        each.name.decode(): bytes(np.asarray(model.buffers[each.buffer].data, dtype=np.uint8))
-        for each in model.metadata or ()
-        if model.buffers[each.buffer].data is not None
+        name.decode("utf-8", "replace"): bytes(np.asarray(each.data, dtype=np.uint8))
+        for name, each in found.items()
+        if each is not None and each.data is not None
     }
 
 
 def with_texts(content: bytes, told: Mapping[str, bytes]) -> bytes:
     """Return a file that holds ``told`` about itself, in place of entries of these names."""
-    model = parsed(content)
-    kept = [each for each in model.metadata or () if each.name.decode() not in told]
+    graph = LiteRtGraph(content)
+    kept = [each for each in graph.model.metadata or () if each.name.decode() not in told]
     for name, text in told.items():
         buffer, entry = schema.BufferT(), schema.MetadataT()
         buffer.data = np.frombuffer(text, dtype=np.uint8)
-        entry.name, entry.buffer = name.encode(), len(model.buffers)
-        model.buffers.append(buffer)
+        entry.name, entry.buffer = name.encode(), len(graph.model.buffers)
+        graph.model.buffers.append(buffer)
         kept.append(entry)
-    model.metadata = kept
-    return packed(model)
-
-
-def packed(model: Any) -> bytes:
-    """Return the file of what :func:`parsed` returns."""
-    builder = flatbuffers.Builder(2**20)
-    builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
-    return bytes(builder.Output())
+    graph.model.metadata = kept
+    return graph.content()

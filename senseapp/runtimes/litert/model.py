@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
@@ -13,12 +15,13 @@ import torch
 from ai_edge_litert.interpreter import Interpreter
 from torch import Tensor
 
-from senseapp.core.errors import InvalidSpec, OutOfMemory, SenseError, UnsupportedModel, first_line_of, is_about_memory
+from senseapp.core.errors import InvalidSpec, OutOfMemory, UnsupportedModel, first_line_of, is_about_memory
 from senseapp.core.texts import plural, printable_text
-from senseapp.networks.network import OUTPUTS, nested
+from senseapp.networks.network import OUTPUTS
 from senseapp.networks.onnx.metadata import is_channels_last
-from senseapp.runtimes.foreign import Array, FileFacts, OpenFile, late, longest_call
+from senseapp.networks.onnx.operators.in_runtime import late
 from senseapp.runtimes.litert.file import parsed, texts
+from senseapp.runtimes.open_file import Array, FileFacts, OpenFile, longest_call
 
 _NODE = re.compile(r"Node number (\d+) \((\w+)\) failed to (?:prepare|invoke)\.?")
 _SOURCE = re.compile(r"^\S+\.cc(?::\d+)? ")  # of LiteRT's own code
@@ -32,22 +35,17 @@ def interpreter_of(content: bytes, threads: int | None, *, all_tensors: bool = F
         UnsupportedModel: it does not take one batch of images.
         OutOfMemory: there is not enough memory for it.
     """
-    try:
+    with _refusals("open"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of the memory that all tensors take
         parsed(content)  # the interpreter ends the process on what is no file
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of the memory that all tensors take
-            found = Interpreter(
-                model_content=content,
-                num_threads=threads or torch.get_num_threads(),
-                experimental_preserve_all_tensors=all_tensors,
-            )
+        found = Interpreter(
+            model_content=content,
+            num_threads=threads or torch.get_num_threads(),
+            experimental_preserve_all_tensors=all_tensors,
+        )
         found.allocate_tensors()
         inputs = [tuple(map(int, each["shape"])) for each in found.get_input_details()]
         outputs = len(found.get_output_details())
-    except (RuntimeError, ValueError, MemoryError) as error:
-        if isinstance(error, InvalidSpec):
-            raise
-        raise _refusal("open", error) from error
     if [len(shape) for shape in inputs] != [4] or not outputs:
         raise UnsupportedModel(
             f"The file takes {', '.join(map(str, inputs)) or 'nothing'} and has "
@@ -57,46 +55,32 @@ def interpreter_of(content: bytes, threads: int | None, *, all_tensors: bool = F
     return found
 
 
-def _refusal(what: str, error: Exception) -> SenseError:
-    """Return an error of the interpreter as a sentence: the operator, the cause and what to do."""
-    if is_about_memory(error):
-        return OutOfMemory("The file's network needs more memory than there is.")
-    said = str(error)
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """Raise errors of the interpreter as a sentence: the operator, the cause and what to do."""
+    try:
+        yield
+    except InvalidSpec:
+        raise
+    except (RuntimeError, ValueError, MemoryError) as error:
+        if is_about_memory(error):
+            raise OutOfMemory("The file's network needs more memory than there is.") from error
+        sentence = f"LiteRT cannot {what} this file: {_cause(str(error))}. Convert the network again for LiteRT."
+        raise InvalidSpec(printable_text(sentence)) from error
+
+
+def _cause(said: str) -> str:
     if "custom op" in said or "Select TensorFlow op" in said:
-        cause = "it has operators that LiteRT itself does not have"
-    elif not said or "failed to reshape runtime" in said:
-        cause = "values do not have the shapes that it declares, or need more memory than it may take"
-    else:
-        place, plain = _NODE.search(said), _SOURCE.sub("", _NODE.sub("", said)).partition(" in XNNPACK delegate")[0]
-        cause = first_line_of(ValueError(re.sub(r"\.(?=[A-Z])", ". ", plain)), 200)
-        cause = cause if place is None else f"operator {place[1]} ({place[2]}) is wrong: {cause}"
-    return InvalidSpec(
-        printable_text(f"LiteRT cannot {what} this file: {cause.rstrip('. ')}. Convert the network again for LiteRT.")
-    )
-
-
-class LiteRtModel:
-    """A file of the product, in memory, for a fixed number of images (N, C, H, W); it returns float32."""
-
-    fixed_batch: int | None
-
-    def __init__(self, content: bytes, *, threads: int | None = None) -> None:
-        self._interpreter = interpreter_of(content, threads)
-        (self._input,) = self._interpreter.get_input_details()
-        self.input_shape = [int(size) for size in self._input["shape"]]
-        self.fixed_batch = self.input_shape[0]
-        nesting = texts(content).get(OUTPUTS)
-        self._nesting = None if nesting is None else nesting.decode("utf-8", "replace")
-
-    def run(self, batch: Tensor) -> object:
-        """Return the output for as many images as :attr:`fixed_batch` says, nested as the network's own."""
-        found = called(self._interpreter, batch.detach().cpu().contiguous().numpy())
-        tensors = [torch.from_numpy(each) for each in found]
-        return tensors[0] if self._nesting is None else nested(tensors, self._nesting)
+        return "it has operators that LiteRT itself does not have"
+    if not said or "failed to reshape runtime" in said:
+        return "values do not have the shapes that it declares, or need more memory than it may take"
+    place, plain = _NODE.search(said), _SOURCE.sub("", _NODE.sub("", said)).partition(" in XNNPACK delegate")[0]
+    cause = first_line_of(ValueError(re.sub(r"\.(?=[A-Z])", ". ", plain)), 200).rstrip(". ")
+    return cause if place is None else f"operator {place[1]} ({place[2]}) is wrong: {cause}"
 
 
 class LiteRtFile(OpenFile):
-    """A file of any program, in memory, open in LiteRT; numbers in integers are scaled as it says.
+    """A file in memory, open in LiteRT; numbers in integers are scaled as it says.
 
     Raises:
         InvalidInput: as :func:`interpreter_of` does.
@@ -121,40 +105,34 @@ class LiteRtFile(OpenFile):
             metadata={name: text.decode("utf-8", "replace") for name, text in texts(content).items()},
         )
         self._chosen = tuple(name for name, _ in self.facts.outputs)
-        self._nesting = self.facts.metadata.get(OUTPUTS)
+        self.nesting = self.facts.metadata.get(OUTPUTS)
         self._most_seconds, self._is_known = longest_call(content), False
 
     def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
         """Return outputs of these names, in float32 where the file scales them."""
         values = np.ascontiguousarray(fed.numpy())
-        try:
+        with _refusals("run"):
             found = called(self._interpreter, values) if self._is_known else self._first_call(values)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            if isinstance(error, InvalidSpec):
-                raise
-            raise _refusal("run", error) from error
         known = dict(zip((name for name, _ in self.facts.outputs), found, strict=True))
         return {name: known[name] for name in names}
 
     def _first_call(self, values: Array) -> list[Array]:
         """Return the outputs of a call that is left alone once it is late; in a file without loops all take as long."""
-        found: list[list[Array] | Exception] = []
+        found = Future[list[Array]]()
 
         def call() -> None:
             try:
-                found.append(called(self._interpreter, values))
+                found.set_result(called(self._interpreter, values))
             except Exception as error:
-                found.append(error)
+                found.set_exception(error)
 
-        thread = Thread(target=call, daemon=True)
-        thread.start()
-        thread.join(self._most_seconds)
-        if not found:
-            raise late(self._most_seconds)
-        if isinstance(found[0], Exception):
-            raise found[0]
+        Thread(target=call, daemon=True).start()
+        try:
+            outputs = found.result(timeout=self._most_seconds)
+        except TimeoutError as error:
+            raise late(self._most_seconds) from error
         self._is_known = True
-        return found[0]
+        return outputs
 
 
 def called(interpreter: Any, values: Array) -> list[Array]:

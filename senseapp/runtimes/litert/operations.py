@@ -5,36 +5,31 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import litert_torch
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import nested_outputs
 from senseapp.compressions.quantization.grid import IntegerWeight
-from senseapp.core.errors import InvalidSpec
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import OUTPUTS, nesting_text
 from senseapp.networks.onnx.metadata import CLASSES, told_of
-from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
-from senseapp.runtimes.call_times import processor, quick_seconds, usual_input
+from senseapp.runtimes.call_times import processor
 from senseapp.runtimes.kit import kit_of
+from senseapp.runtimes.library import library_call
 from senseapp.runtimes.litert import LITERT
-from senseapp.runtimes.litert.file import layers_of, operators, parsed, texts, with_texts
-from senseapp.runtimes.litert.library import library_call
-from senseapp.runtimes.litert.model import LiteRtFile, LiteRtModel
+from senseapp.runtimes.litert.file import BORDERS, layers_of, operators, parsed, texts, with_texts
+from senseapp.runtimes.litert.model import LiteRtFile
 from senseapp.runtimes.litert.quantizer import LiteRtQuantizer, recipes_of, with_stored_weights
 from senseapp.runtimes.onnxruntime.integer_weights import stored_notes
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
-_CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
 _STATIC = "litert-quantizer, static_wi8_ai8, min-max"
 
 
@@ -67,9 +62,11 @@ class LiteRt(Runtime):
         """Return what converts ``model`` and compressed copies of it."""
         return LiteRtExporter(model, example)
 
-    def open(self, content: bytes, *, threads: int | None = None) -> LiteRtModel:
+    def open(self, content: bytes, *, threads: int | None = None) -> LiteRtFile:
         """Open a LiteRT file; raises InvalidSpec where LiteRT cannot."""
-        return LiteRtModel(content, threads=threads)
+        found = self.as_it_is(content, threads=threads)
+        found.of_any_program = False
+        return found
 
     def as_it_is(self, content: bytes, *, threads: int | None = None) -> LiteRtFile:
         """Open a LiteRT file of any program."""
@@ -110,7 +107,7 @@ class LiteRt(Runtime):
         return tuple(
             ExecutedNode(name=each.name, kind=each.kind, in_integers=each.in_integers, macs=each.macs)
             for each in operators(content)
-            if each.kind not in _CONVERSIONS
+            if each.kind not in BORDERS
         )
 
     def kit(self, name: str) -> dict[str, str]:
@@ -142,29 +139,9 @@ class LiteRt(Runtime):
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8:
         """Return the file of the quantizer's static recipe."""
-        return DefaultInt8(content=LiteRtQuantizer(content, fitting.batches, whole=True).write(), setting=_STATIC)
-
-    def time_layers(
-        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
-    ) -> LayerTimes:
-        """Return the time of the file in float and in int8, shared by multiply-accumulates: LiteRT has no profile."""
-        macs = Counter[str]()
-        for each in operators(content):
-            if each.name in owners:
-                macs[owners[each.name]] += each.macs + 1  # what is no product takes time too
-        if not macs:
-            raise InvalidSpec("No layer of this LiteRT file can be timed.")
-        files = {32.0: content, 8.0: quantizer.write()}
-        networks = [self.open(file, threads=threads) for file in files.values()]
-        calls = self.times(networks, torch.from_numpy(usual_input(networks[0].input_shape, np.float32)))
-        return LayerTimes(
-            times=tuple(
-                LayerTime(layer=layer, level=level, seconds=quick_seconds(call) * part / macs.total())
-                for level, call in zip(files, calls, strict=True)
-                for layer, part in macs.items()
-            ),
-            source=f"{self.machine()}, shared by multiply-accumulates",
-        )
+        quantizer = LiteRtQuantizer(content, fitting.batches)
+        quantizer.in_float = ()
+        return DefaultInt8(content=quantizer.write(), setting=_STATIC)
 
 
 OPERATIONS = LiteRt()

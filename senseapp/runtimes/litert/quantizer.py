@@ -18,14 +18,14 @@ from torch import Tensor
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.steps import StepTitle
-from senseapp.metrics.paired_tests import clearly_less
 from senseapp.networks.network import Network
-from senseapp.runtimes.litert.file import BORDERS, PRODUCTS, computing, followers, operators, parsed
-from senseapp.runtimes.litert.library import library_call
-from senseapp.runtimes.litert.rounding import input_ranges, products, tensors_of, with_products
-from senseapp.runtimes.onnxruntime.int8 import ONLY_WEIGHTED
+from senseapp.runtimes.library import library_call
+from senseapp.runtimes.litert.file import BORDERS, MOVING, PRODUCTS, LiteRtGraph, followers, operators
+from senseapp.runtimes.litert.rounding import products, tensors_of, with_products
+from senseapp.runtimes.onnxruntime.int8 import ONLY_WEIGHTED, chosen_rounding
 from senseapp.runtimes.onnxruntime.integer_weights import integers_of
-from senseapp.runtimes.onnxruntime.rounding.ranges import observed_ranges
+from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range, observed_ranges
 from senseapp.runtimes.onnxruntime.rounding.weights import RoundedProduct, rounded_products
 from senseapp.runtimes.quantizers import Fitting, Quantizer
 
@@ -33,10 +33,7 @@ _ALL = qtyping.TFLOperationName.ALL_SUPPORTED
 _NO_QUANTIZE = "no_quantize"
 _BETWEEN_ROUNDINGS = frozenset({"GELU", "RSQRT"})
 _BITS = 8
-_OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax")
 _LARGEST_IN_4 = 7
-_LEAST_LEFT = 0.3  # of the time of a search, by which ranges are chosen
-Recipe = list[dict[str, Any]]
 _RECIPE_README = """\
 Precision of each operator for litert-quantizer. Operators are named as litert-torch converts the network.
 
@@ -53,112 +50,79 @@ class LiteRtQuantizer(Quantizer):
     Args:
         network: the float file.
         calibration: images (N, C, H, W), whose least and largest values are the ranges.
-        activation_bits: 8, or 16.
-        whole: whether all is in int8 also where networks have layer norms or GELU.
 
     Attributes:
-        in_float: operators that are so in every file: without ``whole``, of such networks those without weights. A ViT
+        in_float: operators that are so in every file: of networks with layer norms or GELU those without weights. A ViT
             had .2 times the loss and took .33 times the time so.
-        ranges: of activations by tensor, averages of least and largest values until :meth:`fit` chooses others.
-        rounded: weights and biases by operator, in place of the quantizer's, that :meth:`fit` finds.
+        rounding: ranges of activations by tensor, where they are not those of the calibration, and weights and biases
+            by operator, in place of the quantizer's; :meth:`fit` finds them.
     """
 
-    def __init__(
-        self, network: bytes, calibration: Sequence[Tensor], *, activation_bits: int = _BITS, whole: bool = False
-    ) -> None:
-        self.network, self._activation_bits = network, activation_bits
+    def __init__(self, network: bytes, calibration: Sequence[Tensor]) -> None:
+        self.network, self.rounding = network, Rounding()
         self._followers = followers(network)
         self._operators, weighted = operators(network), {each.node for each in products(network)}
-        keeps = not whole and bool(_BETWEEN_ROUNDINGS & {each.kind for each in self._operators})
+        keeps = bool(_BETWEEN_ROUNDINGS & {each.kind for each in self._operators})
         self.in_float = tuple(each.name for each in self._operators if keeps and each.name not in weighted)
         self.notes = (ONLY_WEIGHTED,) if keeps else ()
-        model = parsed(network)
-        (self._signature,), (graph,) = model.signatureDefs, model.subgraphs
-        self._images = graph.tensors[graph.inputs[0]].name.decode()
-        self.rounded: Mapping[str, RoundedProduct] = {}
-        (name,) = (each.name.decode() for each in self._signature.inputs)
+        graph = LiteRtGraph(network)
+        self._images, (signature,) = graph.images, graph.model.signatureDefs
+        (name,) = (each.name.decode() for each in signature.inputs)
         images = [{name: image[None].cpu().numpy()} for batch in calibration for image in batch]
-        quantizer = self._library()
         with library_call("LiteRT's quantizer cannot find the ranges of this network"):
-            self.ranges: Mapping[str, Any] = quantizer.calibrate(
-                {self._signature.signatureKey.decode(): images}, num_threads=1
+            self._ranges: Mapping[str, Any] = _with_rules(network, (), ()).calibrate(
+                {signature.signatureKey.decode(): images}, num_threads=1
             )
-
-    def recipe(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> Recipe:
-        """Return the recipe of a file as LiteRT's quantizer reads it from JSON."""
-        return list(self._library(but, weights_only).get_quantization_recipe())
 
     def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
         """Return the file in int8; see :meth:`Quantizer.write`."""
-        quantizer = self._library(but, weights_only)
+        return self._written(self.rounding, but, weights_only)
+
+    def _written(self, rounding: Rounding, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
+        ranges = dict(self._ranges)
+        for name, ends in rounding.ranges.items():
+            low, high = (np.full(np.shape(ranges[name]["min"]), end, np.float32) for end in ends)
+            ranges[name] = {**ranges[name], "min": low, "max": high}
         with library_call("LiteRT's quantizer cannot write this network in int8"):
-            found = bytes(quantizer.quantize(self.ranges).quantized_model)
-        return with_products(found, self.rounded) if self.rounded else found
+            found = bytes(self._library(but, weights_only).quantize(ranges).quantized_model)
+        return with_products(found, rounding.products) if rounding.products else found
 
     def fit(self, fitting: Fitting, opened: Callable[[bytes], Network]) -> None:
-        """Fit ranges, weights and biases to images; a step that fails is left out.
+        """Fit ranges, weights and biases to images, see :func:`.chosen_rounding`; where that fails, they stay."""
+        nodes, batches = products(self.network), fitting.batches
 
-        Weights are fitted beside the first ranges; others are taken where they do clearly less harm with these weights
-        on the images that judge, which are then fitted again.
-        """
-        steps, usual, least = fitting.steps, self.ranges, list[float]()
-        steps.progress.begin(StepTitle.WEIGHTS)
-        for observer in _OBSERVERS:
-            if least and not steps.left(_LEAST_LEFT):
-                break
-            before, is_better = (self.ranges, self.rounded), False
-            with steps.trying(f"ranges of activations by the observer {observer}"):
-                steps.progress("Finding the ranges of activations")
-                self.ranges = self._observed(usual, fitting.batches, observer)
-                if not least:
-                    self._fit_weights(fitting)
-                steps.progress("Choosing the ranges of activations")
-                found = fitting.damages_of(opened(self.write()))
-                is_better = not least or clearly_less(found, least, least=0)
-                if least and is_better:
-                    self._fit_weights(fitting)
-                least = least or [*found]
-            if not is_better:
-                self.ranges, self.rounded = before
+        def observed(observer: ActivationObserver) -> dict[str, Range]:
+            read = tensors_of(self.network, batches, list(self._ranges))
+            return observed_ranges(read, observer, images=self._images)
 
-    def _observed(
-        self, usual: Mapping[str, Any], batches: Sequence[Tensor], observer: ActivationObserver
-    ) -> dict[str, Any]:
-        """Return ranges as LiteRT's quantizer counts them, by an observer; those that it does not see are the usual."""
-        read = tensors_of(self.network, batches, list(usual))
-        ranges = {name: dict(each) for name, each in usual.items()}
-        for name, ends in observed_ranges(read, observer, images=self._images).items():
-            shape = np.shape(usual[name]["min"])
-            low, high = (np.full(shape, end, np.float32) for end in ends)
-            ranges[name] |= {"min": low, "max": high}
-        return ranges
-
-    def _fit_weights(self, fitting: Fitting) -> None:
-        """Find weights and biases that change outputs least beside the ranges of inputs."""
-        with fitting.steps.trying("weights fitted to the images"):
-            nodes = products(self.network)
-            self.rounded = rounded_products(
+        def fitted(ranges: Mapping[str, Range]) -> dict[str, RoundedProduct]:
+            return rounded_products(
                 self.network,
-                fitting.batches,
+                batches,
                 nodes,
-                input_ranges(self.write(), nodes),
+                ranges,
                 integers=fitting.integers,
                 paired=False,  # sums of products have 32 bits
                 progress=fitting.steps.progress,
                 tensors=tensors_of,
             )
 
+        fitting.steps.progress.begin(StepTitle.WEIGHTS)
+        with fitting.steps.trying("ranges and weights fitted to the images"):
+            self.rounding = chosen_rounding(fitting, observed, fitted, lambda each: opened(self._written(each)))
+
     def nodes(self, content: bytes) -> list[str]:
-        """Return the operators of a file that compute in integers."""
-        own = set(computing(content))
+        """Return the operators of a file that compute in integers, without those that only move values."""
+        kinds = MOVING | BORDERS
+        own = {each.name for each in operators(content) if each.in_integers and each.kind not in kinds}
         return [each.name for each in self._operators if each.name in own]
 
-    def _library(self, but: Collection[str] = (), weights_only: Collection[str] = ()) -> Any:
+    def _library(self, but: Collection[str], weights_only: Collection[str]) -> Any:
         """Return LiteRT's quantizer with the rules of a file; of those that fit an operator the last one counts."""
         in_float = [
             each for name in (*self.in_float, *but, *weights_only) for each in (name, *self._followers.get(name, ()))
         ]
-        return _with_rules(self.network, in_float, weights_only, self._activation_bits)
+        return _with_rules(self.network, in_float, weights_only)
 
 
 def recipes_of(content: bytes) -> dict[str, str]:
@@ -167,15 +131,15 @@ def recipes_of(content: bytes) -> dict[str, str]:
     stored = {each.writes[0] for each in operators(content) if each.kind == "DEQUANTIZE" and each.reads[0] not in made}
     in_float = [each for each in operators(content) if not each.in_integers and each.kind not in BORDERS]
     weights_only = [each.name for each in in_float if each.kind in PRODUCTS and each.reads[1] in stored]
-    quantizer = _with_rules(content, [each.name for each in in_float], weights_only, _BITS)
+    quantizer = _with_rules(content, [each.name for each in in_float], weights_only)
     recipe = json.dumps(quantizer.get_quantization_recipe(), indent=1)
     return {"litert_quantizer.json": recipe, "RECIPE.txt": _RECIPE_README}
 
 
-def _with_rules(network: bytes, in_float: Collection[str], weights_only: Collection[str], bits: int) -> Any:
-    """Return LiteRT's quantizer of a network with activations of ``bits``, but of operators ``in_float``."""
+def _with_rules(network: bytes, in_float: Collection[str], weights_only: Collection[str]) -> Any:
+    """Return LiteRT's quantizer of a network with all in 8 bits but operators ``in_float``."""
     quantizer, only = Library(bytearray(network)), {each.name: _only(*each.writes) for each in operators(network)}
-    quantizer.add_static_config(".*", _ALL, bits, _BITS)
+    quantizer.add_static_config(".*", _ALL, _BITS, _BITS)
     for border in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
         quantizer.update_quantization_recipe(".*", border, algorithm_key=_NO_QUANTIZE)
     for name in in_float:

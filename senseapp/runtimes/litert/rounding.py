@@ -16,16 +16,15 @@ import torch
 from ai_edge_litert import schema_py_generated as schema
 from torch import Tensor
 
-from senseapp.runtimes.foreign import Array
-from senseapp.runtimes.litert.file import kind_of, packed, parsed
+from senseapp.runtimes.litert.file import LiteRtGraph
 from senseapp.runtimes.litert.model import called, interpreter_of, scaled
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode
-from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE, Range
+from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE
 from senseapp.runtimes.onnxruntime.rounding.weights import RoundedProduct
+from senseapp.runtimes.open_file import Array
 
 _WEIGHT_AXES = {"CONV_2D": (0, 3, 1, 2), "DEPTHWISE_CONV_2D": (3, 0, 1, 2)}
 """Of (O, C, H, W): LiteRT has (O, H, W, C), and (1, H, W, O) where each channel has a kernel."""
-_INT8_ENDS = (-128, 127)
 _STORED = (schema.TensorType.INT8, schema.TensorType.INT4)
 
 
@@ -40,40 +39,31 @@ class LiteRtProduct(WeightedNode):
 
 def products(content: bytes) -> list[WeightedNode]:
     """Return the operators of a float file whose weight is a constant of their own, in order."""
-    model = parsed(content)
-    (graph,) = model.subgraphs
+    graph = LiteRtGraph(content)
     used = Counter(int(place) for each in graph.operators for place in each.inputs)
     found = list[WeightedNode]()
     for each in graph.operators:
-        kind = kind_of(model, each)
+        kind = graph.kind(each)
         if kind not in (*_WEIGHT_AXES, "FULLY_CONNECTED") or used[int(each.inputs[1])] > 1:
             continue
         read, weight = (graph.tensors[place] for place in each.inputs[:2])
-        values = _constant(model, weight)
+        bias: Any = graph.tensors[each.inputs[2]] if len(each.inputs) > 2 and each.inputs[2] >= 0 else None
+        values, offsets = graph.constant(weight), None if bias is None else graph.constant(bias)
         if values is None:
             continue
-        bias = graph.tensors[each.inputs[2]] if len(each.inputs) > 2 and each.inputs[2] >= 0 else None
-        offsets = None if bias is None else _constant(model, bias)
         found.append(
             LiteRtProduct(
-                node=graph.tensors[each.outputs[0]].name.decode(),
+                node=graph.name(each.outputs[0]),
                 kind="Conv" if kind in _WEIGHT_AXES else "Gemm",
                 input=read.name.decode(),
                 weight=weight.name.decode(),
-                bias=None if bias is None or offsets is None else bias.name.decode(),
+                bias=None if offsets is None else bias.name.decode(),
                 values=torch.from_numpy(_as_in_onnx(values, kind)),
                 offsets=None if offsets is None else torch.from_numpy(offsets),
                 _attributes=_attributes(kind, each.builtinOptions, read.shape, weight.shape),
             )
         )
     return found
-
-
-def _constant(model: Any, tensor: Any) -> Array | None:
-    stored = model.buffers[tensor.buffer].data
-    if stored is None or tensor.type != schema.TensorType.FLOAT32:
-        return None
-    return np.frombuffer(np.asarray(stored, np.uint8).tobytes(), np.float32).reshape(tensor.shape).copy()
 
 
 def _as_in_onnx(weight: Array, kind: str, *, back: bool = False) -> Array:
@@ -112,38 +102,23 @@ def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str])
         yield {name: torch.cat(values) for name, values in found.items()}
 
 
-def input_ranges(content: bytes, nodes: Sequence[WeightedNode]) -> dict[str, Range]:
-    """Return the ranges that a file in int8 rounds the inputs of products to, by their names in the float file."""
-    (graph,) = parsed(content).subgraphs
-    makers = {graph.tensors[each.outputs[0]].name.decode(): each for each in graph.operators}
-    found = {}
-    for node in nodes:
-        read = graph.tensors[makers[node.node].inputs[0]]
-        if read.type == schema.TensorType.INT8:
-            (scale,), (zero,) = read.quantization.scale, read.quantization.zeroPoint
-            low, high = ((end - int(zero)) * float(scale) for end in _INT8_ENDS)
-            found[node.input] = low, high
-    return found
-
-
 def with_products(content: bytes, rounded: Mapping[str, RoundedProduct]) -> bytes:
     """Return a file with these weights and biases, by the name of an operator, where its weight is in int8."""
-    model = parsed(content)
-    (graph,) = model.subgraphs
+    graph = LiteRtGraph(content)
     makers = {int(place): each for each in graph.operators for place in each.outputs}
     shared = Counter(each.buffer for each in graph.tensors)
 
     def store(tensor: Any, values: Array, scale: Array | None) -> None:
         if shared[tensor.buffer] > 1:
             shared[tensor.buffer] -= 1
-            tensor.buffer = len(model.buffers)
-            model.buffers.append(schema.BufferT())
-        model.buffers[tensor.buffer].data = np.frombuffer(values.tobytes(), np.uint8)
+            tensor.buffer = len(graph.model.buffers)
+            graph.model.buffers.append(schema.BufferT())
+        graph.model.buffers[tensor.buffer].data = np.frombuffer(values.tobytes(), np.uint8)
         if scale is not None:
             tensor.quantization.scale = scale.astype(np.float32)
 
-    for each in graph.operators:
-        found = rounded.get(graph.tensors[each.outputs[0]].name.decode())
+    for name, each in graph.by_name().items():
+        found = rounded.get(name)
         if found is None:
             continue
         read, weight = graph.tensors[each.inputs[0]], graph.tensors[each.inputs[1]]
@@ -151,7 +126,7 @@ def with_products(content: bytes, rounded: Mapping[str, RoundedProduct]) -> byte
             weight = graph.tensors[makers[int(each.inputs[1])].inputs[0]]
         if weight.type not in _STORED or len(weight.quantization.scale) != len(found.scale):
             continue
-        integers = _as_in_onnx(found.integers, kind_of(model, each), back=True)
+        integers = _as_in_onnx(found.integers, graph.kind(each), back=True)
         store(weight, integers if weight.type == schema.TensorType.INT8 else _in_4_bits(integers), found.scale)
         if found.bias is None:
             continue
@@ -162,7 +137,7 @@ def with_products(content: bytes, rounded: Mapping[str, RoundedProduct]) -> byte
             kind = np.int32 if bias.type == schema.TensorType.INT32 else np.int64
             scale = np.float64(read.quantization.scale[0]) * found.scale
             store(bias, np.round(found.bias / scale).astype(kind), scale)
-    return packed(model)
+    return graph.content()
 
 
 def _in_4_bits(integers: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import onnx
 from torch import Tensor
@@ -93,7 +93,12 @@ class Int8Writer(Quantizer):
         steps = fitting.steps
         steps.progress.begin(StepTitle.WEIGHTS)
         with steps.trying("ranges and weights fitted to the images"):
-            self.rounding = chosen_rounding(self, fitting, opened)
+            self.rounding = chosen_rounding(
+                fitting,
+                partial(self.ranges, fitting.batches),
+                partial(self._fitted, fitting),
+                lambda rounding: opened(QdqFiles(self.network, rounding).content(self.in_float)),
+            )
         with steps.trying("corrected biases"):
             steps.progress("Trying corrected biases")
             correction, file = BiasCorrection(self.network, fitting.batches), self.write()
@@ -103,6 +108,19 @@ class Int8Writer(Quantizer):
         with steps.trying("the check of the calibration images"):
             warnings = calibration_warnings(self.network, self.rounding.ranges, fitting.batches, fitting.held_out)
         self.notes = (*warnings, *self.notes, *(() if self.correction is None else (_CORRECTED,)))
+
+    def _fitted(self, fitting: Fitting, ranges: Mapping[str, Range]) -> dict[str, RoundedProduct]:
+        """Return weights and biases beside these ranges; nodes whose weights are made of integers keep them."""
+        return rounded_products(
+            self.network,
+            fitting.batches,
+            products(OnnxGraph(self.network)),
+            ranges,
+            integers=fitting.integers,
+            largest=_REDUCED_LARGEST if fitting.reduce_range else LARGEST,
+            any_order=self.any_order,
+            progress=fitting.steps.progress,
+        )
 
     def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
         """Return the network with every node in int8 that can be; see :meth:`.Quantizer.write`."""
@@ -131,48 +149,44 @@ class Int8Writer(Quantizer):
         return causes(self.network, self.rounding.ranges, self._calibration, nodes)
 
 
-def chosen_rounding(writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], Network]) -> Rounding:
-    """Return how to round the network of ``writer``, fitted to images and judged on others.
-
-    Nodes whose weights are made of integers keep them, see :func:`.rounded_products`.
+def chosen_rounding(
+    fitting: Fitting,
+    observed: Callable[[ActivationObserver], Mapping[str, Range]],
+    fitted: Callable[[Mapping[str, Range]], Mapping[str, RoundedProduct]],
+    opened: Callable[[Rounding], Network],
+) -> Rounding:
+    """Return how to round a network, fitted to images and judged on others; steps that fail are left out.
 
     Ranges are those of least squared error, unless another observer of activations does clearly less harm to the whole
-    network. Weights are fitted first, as plain ones of 8 bits saturate on processors without VNNI and would hide what
-    ranges do. An observer that fails is left out, and so are fitted weights.
+    network beside the same fitted weights.
+
+    Args:
+        fitting: the judge of files, and the steps.
+        observed: ranges of all tensors that are rounded, by an observer.
+        fitted: weights and biases by node beside such ranges.
+        opened: the file, all in int8, of a rounding.
 
     Raises:
         InvalidSpec: every observer failed.
     """
-    network, batches, steps = writer.network, fitting.batches, fitting.steps
-    nodes = products(OnnxGraph(network))
+    steps, chosen, least = fitting.steps, None, list[float]()
 
-    def with_products(inputs: Mapping[str, Range]) -> Rounding:
-        fitted: Mapping[str, RoundedProduct] = {}
+    def with_products(ranges: Mapping[str, Range]) -> Rounding:
+        products: Mapping[str, RoundedProduct] = {}
         with steps.trying("weights fitted to the images"):
-            fitted = rounded_products(
-                network,
-                batches,
-                nodes,
-                inputs,
-                integers=fitting.integers,
-                largest=_REDUCED_LARGEST if fitting.reduce_range else LARGEST,
-                any_order=writer.any_order,
-                progress=steps.progress,
-            )
-        return Rounding(ranges=inputs, products=fitted)
+            products = fitted(ranges)
+        return Rounding(ranges=ranges, products=products)
 
-    def damages(rounding: Rounding) -> Sequence[float]:
+    def damages(rounding: Rounding) -> list[float]:
         steps.progress("Choosing the ranges of activations")
-        return fitting.damages_of(opened(QdqFiles(network, rounding).content(writer.in_float)))
+        return [*fitting.damages_of(opened(rounding))]
 
-    chosen: Rounding | None = None
-    least: Sequence[float] = ()
     for name in _OBSERVERS:
         if chosen is not None and not steps.left(0.3):  # of the time of a search, by which ranges are chosen
             break
         with steps.trying(f"ranges of activations by the observer {name}"):
             steps.progress("Finding the ranges of activations")
-            found = writer.ranges(batches, name)
+            found = observed(name)
             if chosen is None:
                 chosen = with_products(found)
                 least = damages(chosen)

@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
-import logging
 import math
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import onnx
 import onnxruntime
 import torch
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.compressions.quantization.grid import IntegerWeight
-from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.metadata import CLASSES, told_of
 from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.networks.onnx.write import tensors_of
 from senseapp.reconstruct.write import onnx_copy, onnx_program, optimized
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import Kernel, processor, saturates
-from senseapp.runtimes.foreign import ForeignFile, OpenFile
 from senseapp.runtimes.kit import kit_of
+from senseapp.runtimes.library import library_call
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
-from senseapp.runtimes.onnxruntime.executed import executed_nodes
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
 from senseapp.runtimes.onnxruntime.recipes import recipes_of
 from senseapp.runtimes.onnxruntime.rounding.saturation import on_other_processors
-from senseapp.runtimes.onnxruntime.runtime import OnnxSession, RuntimeModel, kernels
-from senseapp.runtimes.onnxruntime.timing import by_operator, by_product, layer_times, numbered, products_of, shapes_of
+from senseapp.runtimes.onnxruntime.runtime import ForeignFile, RuntimeModel, kernels
+from senseapp.runtimes.onnxruntime.timing import (
+    by_operator,
+    by_product,
+    executed_nodes,
+    layer_times,
+    numbered,
+    products_of,
+    shapes_of,
+)
+from senseapp.runtimes.open_file import OpenFile
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 
@@ -66,21 +70,17 @@ class OnnxRuntime(Runtime):
         """Return what exports ``model`` to ONNX once for all its weights."""
         return OnnxTemplate(model, example)
 
-    def open(self, content: bytes, *, threads: int | None = None) -> Network:
+    def open(self, content: bytes, *, threads: int | None = None) -> OpenFile:
         """Open an ONNX file; raises InvalidSpec where the runtime cannot."""
-        return self.as_network(self.opened(content, threads=threads))
+        return self.opened(content, threads=threads)
 
     def as_it_is(self, content: bytes, *, threads: int | None = None) -> OpenFile:
         """Open an ONNX file of any program."""
         return ForeignFile(content, threads=threads)
 
-    def opened(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
+    def opened(self, content: bytes, *, threads: int | None = None) -> OpenFile:
         """Return a file that takes what it declares."""
         return RuntimeModel(content, threads=threads)
-
-    def as_network(self, file: OnnxSession) -> Network:
-        """Return an open file as a network of images (N, C, H, W)."""
-        return file
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return onnxruntime on edited copies of an uploaded file."""
@@ -164,10 +164,10 @@ class OnnxRuntime(Runtime):
         narrow = fitting.reduce_range or saturates()
         return default_int8(self.float_graph(content), self.inputs(fitting.batches), reduce_range=narrow)
 
-    def on_other_processors(self, content: bytes) -> Network | None:
+    def on_other_processors(self, content: bytes) -> OpenFile | None:
         """Return a QDQ file with its products in float, which saturate where they do not here."""
         other = on_other_processors(content)
-        return None if other is None else self.as_network(RuntimeModel(other, fused=False))
+        return None if other is None else RuntimeModel(other, fused=False)
 
     # ---- times
 
@@ -216,44 +216,23 @@ def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: boo
     """
     bits = "7-bit weights, " if reduce_range else ""
     setting = f"quantize_static, per channel, unsigned activations, {bits}min-max"
-    images = _Images(onnx.load_from_string(network).graph.input[0].name, batches)
-    with tempfile.TemporaryDirectory() as folder:
+    name = onnx.load_from_string(network).graph.input[0].name
+    feeds = iter([{name: batch.cpu().contiguous().numpy()} for batch in batches])
+    images = SimpleNamespace(get_next=lambda: next(feeds, None))  # a CalibrationDataReader
+    with tempfile.TemporaryDirectory() as folder, library_call("onnxruntime cannot write this network in int8"):
         before, after = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         before.write_bytes(network)  # a model in memory would be changed by the quantizer
-        logging.disable(logging.WARNING)  # it recommends at each file to shape it first, and prints what it collects
-        try:
-            with redirect_stdout(io.StringIO()):
-                quantize_static(
-                    before,
-                    after,
-                    images,
-                    quant_format=QuantFormat.QDQ,
-                    activation_type=QuantType.QUInt8,
-                    weight_type=QuantType.QInt8,
-                    per_channel=True,
-                    reduce_range=reduce_range,
-                )
-        except Exception as error:  # it raises errors of many packages
-            if is_about_memory(error):
-                raise
-            raise InvalidSpec(
-                f"onnxruntime cannot write this network in int8: {type(error).__name__}: {first_line_of(error)}."
-            ) from error
-        finally:
-            logging.disable(logging.NOTSET)
+        quantize_static(
+            before,
+            after,
+            images,
+            quant_format=QuantFormat.QDQ,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            reduce_range=reduce_range,
+        )
         return DefaultInt8(content=after.read_bytes(), setting=setting)
-
-
-class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has no types
-    """Shows images to onnxruntime's calibration, batch by batch."""
-
-    def __init__(self, name: str, batches: Sequence[Tensor]) -> None:
-        self._name, self._left = name, iter(batches)
-
-    def get_next(self) -> dict[str, Any] | None:
-        """Return the next batch by the name of the input; None after the last."""
-        batch = next(self._left, None)
-        return None if batch is None else {self._name: batch.cpu().contiguous().numpy()}
 
 
 class OnnxTemplate(Exporter):
@@ -276,8 +255,7 @@ class OnnxTemplate(Exporter):
         program = copy.copy(self._program)
         program.model = self._program.model.clone()
         names = program.model.graph.initializers
-        weights = {name: each.detach().cpu().contiguous() for name, each in _tensors(model).items() if name in names}
-        program.apply_weights(weights)
+        program.apply_weights({name: each.contiguous() for name, each in tensors_of(model).items() if name in names})
         return optimized(program)
 
     @cached_property
@@ -289,25 +267,17 @@ class OnnxTemplate(Exporter):
         """Whether both have modules of the same classes without hooks, and each tensor that differs can be replaced."""
         if _structure(model) != _structure(self.model) or any(map(has_forward_hooks, model.modules())):
             return False
-        before, replaceable = _tensors(self.model), self._program.model.graph.initializers
-        named = {id(each) for name, each in _tensors(model).items() if name in replaceable}
-        return all(id(each) in named or torch.equal(each, before[name]) for name, each in _tensors(model).items())
+        before, after = tensors_of(self.model), tensors_of(model)
+        named = {each.data_ptr() for name, each in after.items() if name in self._program.model.graph.initializers}
+        return all(each.data_ptr() in named or torch.equal(each, before[name]) for name, each in after.items())
 
 
 def _structure(model: nn.Module) -> list[object]:
     """Return what is traced, but for values: classes of modules; shapes, types and sharing of tensors."""
-    tensors = _tensors(model)
-    first = {id(each): name for name, each in reversed(tensors.items())}
+    tensors = tensors_of(model)
+    first = {each.data_ptr(): name for name, each in reversed(tensors.items())}
     modules = [(name, type(each)) for name, each in model.named_modules()]
-    return [*modules, *((name, each.shape, each.dtype, first[id(each)]) for name, each in tensors.items())]
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return every parameter and buffer, a shared one under each of its names."""
-    return {
-        **dict(model.named_parameters(remove_duplicate=False)),
-        **dict(model.named_buffers(remove_duplicate=False)),
-    }
+    return [*modules, *((name, each.shape, each.dtype, first[each.data_ptr()]) for name, each in tensors.items())]
 
 
 OPERATIONS = OnnxRuntime()

@@ -1,124 +1,160 @@
-"""An ONNX file that is open in a runtime: in onnxruntime, with the optimisations that users get by default."""
+"""ONNX files that are open in onnxruntime: those of the product, and those of any program for a check."""
 
 from __future__ import annotations
 
 import json
 import math
 import tempfile
-from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
+from senseapp.core.errors import InvalidSpec, OutOfMemory, UnsupportedModel, first_line_of, is_about_memory
 from senseapp.core.process import quiet
-from senseapp.networks.network import OUTPUTS, nested
-from senseapp.networks.onnx.modules import ImageInput
-from senseapp.networks.onnx.operators.in_runtime import open_session
+from senseapp.core.texts import printable_text
+from senseapp.networks.network import OUTPUTS
+from senseapp.networks.onnx.metadata import is_channels_last
+from senseapp.networks.onnx.operators.in_runtime import open_session, run_in_time
+from senseapp.networks.onnx.read import parsed_model
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
+from senseapp.runtimes.open_file import Array, FileFacts, OpenFile, Shape, longest_call
 
 _AT_ONCE = 8  # images of which a file holds the sums that may saturate
 _OF_8_BITS = ("int8", "uint8")
 _KERNEL = "_kernel_time"  # behind the name of a node, in a profile
 
 
-class OnnxSession(ABC):
-    """An open ONNX file with one input, and outputs that ONNX has flattened.
-
-    Attributes:
-        nesting: how the outputs were nested in the network (:func:`~senseapp.networks.network.nesting_text`), if so.
-        images: how images become the input of an uploaded file; None for files that take them as they are.
-        reader: what the network of an uploaded file does with its outputs.
-        fixed_batch: images that each call must have; None for any number.
-        input_type: of the numbers that it takes, as ``float32``.
-    """
-
-    nesting: str | None
-    fixed_batch: int | None
-    input_type: str
-    images: ImageInput | None = None
-    reader: Callable[[object], object] | None = None
-
-    @abstractmethod
-    def tensors(self, images: Tensor) -> dict[str, Tensor]:
-        """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""
-
-    def run(self, batch: Tensor) -> object:
-        """Return the output for ``batch``, (N, C, H, W) of as many images as :attr:`fixed_batch` says, float32.
-
-        It is nested as the network's own output: a single tensor where it is one. Uploaded files take fewer images too.
-        """
-        if self.images is None:
-            outputs = [*self.tensors(batch).values()]
-        else:
-            given = replace(self.images, batch=self.fixed_batch).of(batch)
-            outputs = [each[: len(batch)] for each in self.tensors(given).values()]
-        found = [each.float() if each.is_floating_point() else each for each in outputs]
-        if self.nesting is not None:
-            return nested(found, self.nesting)
-        whole = found[0] if len(found) == 1 else tuple(found)
-        return whole if self.reader is None else self.reader(whole)
-
-    def as_input(self, images: Tensor) -> npt.NDArray[Any]:
-        """Return images as the file takes them: float32 but for uploaded files."""
-        return np.ascontiguousarray(images.detach().cpu().numpy().astype(self.input_type))
-
-
-class RuntimeModel(OnnxSession):
+class RuntimeModel(OpenFile):
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
     It runs on ``threads``, which times are taken on; where only its outputs count, on as many as torch does. Without
     ``fused``, a QDQ file computes its products in float between roundings, so nothing saturates, on a few images each.
+    Without ``optimised`` it runs node by node.
 
     Raises:
         InvalidSpec: the runtime cannot open it.
+        UnsupportedModel: it takes several inputs, or none of numbers.
     """
 
-    def __init__(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> None:
+    title = "ONNX"
+    of_any_program = False
+
+    def __init__(
+        self, content: bytes, *, threads: int | None = None, fused: bool = True, optimised: bool = True
+    ) -> None:
         try:
-            self._session = open_session(content, threads=threads, fused=fused, severity=3)
+            self._session = open_session(content, threads=threads, fused=fused, optimised=optimised)
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
-            if is_about_memory(error):
-                raise
-            raise InvalidSpec(f"onnxruntime cannot open this network: {first_line_of(error)}.") from error
-        (self._input,) = self._session.get_inputs()
-        size = self._input.shape[0]
-        self.fixed_batch = size if isinstance(size, int) else None if fused else _AT_ONCE
-        self.input_type = np.dtype(INPUT_TYPES.get(self._input.type, np.float32)).name
-        self.nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
+            raise _refusal("open", error) from error
+        metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
+        self.facts = _facts(self._session.get_inputs(), self._session.get_outputs(), metadata)
+        self._chosen = tuple(name for name, _ in self.facts.outputs)
+        self.nesting = metadata.get(OUTPUTS) or None
+        self._at_once = None if fused else _AT_ONCE
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call computes; None for any number."""
+        return self.facts.input_shape[0] or self._at_once
+
+    def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
+        """Return outputs of these names for an input of :meth:`fed`."""
+        return dict(zip(names, self._session.run(names, {self.facts.input_name: self.as_input(fed)}), strict=True))
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
-        """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""
-        names = [each.name for each in self._session.get_outputs()]
-        found = self._session.run(names, {self._input.name: self.as_input(images)})
-        return {name: torch.from_numpy(values) for name, values in zip(names, found, strict=True)}
+        """Return all outputs, by name, for ``images`` in the layout of the file."""
+        found = self.arrays([name for name, _ in self.facts.outputs], images)
+        return {name: torch.from_numpy(values) for name, values in found.items()}
+
+    def as_input(self, images: Tensor) -> Array:
+        """Return images in the layout of the file as numbers of its type."""
+        return np.ascontiguousarray(images.detach().cpu().numpy(), self.facts.input_type)
+
+
+class ForeignFile(RuntimeModel):
+    """An ONNX file of any program in memory, open in onnxruntime on the processor.
+
+    Raises:
+        InvalidCheckpoint: it is no ONNX file, or one with weights in other files.
+        UnsupportedModel: it takes anything but one batch of images.
+        InvalidSpec: onnxruntime cannot open it.
+    """
+
+    of_any_program = True
+
+    def __init__(
+        self, content: bytes, *, threads: int | None = None, fused: bool = True, optimised: bool = True
+    ) -> None:
+        parsed_model(content)  # refuses what lies about its sizes before the runtime allocates them
+        super().__init__(content, threads=threads, fused=fused, optimised=optimised)
+        name, axes = printable_text(self.facts.input_name), len(self.facts.input_shape)
+        if axes != 4:
+            raise UnsupportedModel(
+                f"The input “{name}” is {self.facts.input_type} of {axes} axes; images are numbers (N, C, H, W) or "
+                "(N, H, W, C)."
+            )
+        self._most_seconds = longest_call(content)
+
+    def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
+        """Return outputs of these names for an input of :meth:`fed`, as the runtime returns them."""
+        values = {self.facts.input_name: np.ascontiguousarray(fed.numpy())}
+        try:
+            found = run_in_time(self._session, list(names), values, seconds=self._most_seconds)
+        except InvalidSpec:
+            raise
+        except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
+            raise _refusal("run", error) from error
+        return dict(zip(names, found, strict=True))
+
+
+def _refusal(what: str, error: Exception) -> Exception:
+    """Return what to raise where onnxruntime cannot do ``what``, ``open`` or ``run``, with a file."""
+    if is_about_memory(error):
+        return OutOfMemory("The file's network needs more memory than there is.")
+    return InvalidSpec(printable_text(f"onnxruntime cannot {what} this file: {first_line_of(error, 400)}."))
+
+
+def _facts(inputs: Sequence[Any], outputs: Sequence[Any], metadata: Mapping[str, str]) -> FileFacts:
+    if len(inputs) != 1:
+        names = ", ".join(f"“{printable_text(each.name)}”" for each in inputs[:8]) or "none"
+        raise UnsupportedModel(f"The file takes {len(inputs)} inputs ({names}); images are wanted as its only one.")
+    (taken,) = inputs
+    if taken.type not in INPUT_TYPES:
+        raise UnsupportedModel(f"The input “{printable_text(taken.name)}” is {taken.type}; images are numbers.")
+    shape = _shape(taken.shape)
+    return FileFacts(
+        input_name=taken.name,
+        input_shape=shape,
+        input_type=np.dtype(INPUT_TYPES[taken.type]).name,
+        channels_last=is_channels_last([length or 0 for length in shape]),
+        outputs=tuple((each.name, _shape(each.shape)) for each in outputs),
+        metadata=dict(metadata),
+    )
+
+
+def _shape(declared: Sequence[Any]) -> Shape:
+    return tuple(length if isinstance(length, int) and length > 0 else None for length in declared)
 
 
 def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
     """Return the kernels of a network that runs in onnxruntime a few times on :func:`usual_input`."""
     durations: defaultdict[tuple[str, str, int, bool], list[float]] = defaultdict(list)
-    for name, about, seconds in profiled(content, threads=threads, batch=batch):
+    for name, about, seconds in _profiled(content, threads=threads, batch=batch):
         first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
         values, in_integers = math.prod(next(iter(first.values()), [])), not first.keys().isdisjoint(_OF_8_BITS)
         durations[name, about["op_name"], values, in_integers].append(seconds)
     return [Kernel(*key[:2], float(np.median(each[1:])), *key[2:]) for key, each in durations.items()]
 
 
-def profiled(
-    content: bytes, *, threads: int, batch: int, runs: int = RUNS, optimized: bool = True
-) -> list[tuple[str, dict[str, Any], float]]:
+def _profiled(content: bytes, *, threads: int, batch: int) -> list[tuple[str, dict[str, Any], float]]:
     """Return name, types and shapes, and seconds of each kernel of each run, by onnxruntime's profile."""
     with tempfile.TemporaryDirectory() as folder:
-        opened = open_session(
-            content, threads=threads, severity=3, profile=str(Path(folder) / "profile"), optimised=optimized
-        )
+        opened = open_session(content, threads=threads, profile=str(Path(folder) / "profile"))
         feeds = {
             each.name: usual_input(
                 [size if isinstance(size, int) else batch for size in each.shape],
@@ -127,7 +163,7 @@ def profiled(
             for each in opened.get_inputs()
         }
         with quiet():
-            for _ in range(runs):
+            for _ in range(RUNS):
                 opened.run(None, feeds)
         events = json.loads(Path(opened.end_profiling()).read_bytes())
     return [

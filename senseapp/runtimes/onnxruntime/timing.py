@@ -1,10 +1,9 @@
-"""Time of each layer in a runtime on this machine, in float and in int8, and of a border between them.
+"""Time of each layer in a runtime on this machine, in float and in int8, and of a border; nodes that it executes.
 
-The runtime's own profile tells the time of each kernel of the whole float file and of the file all in int8, which other
-programs on the machine hardly change; a kernel belongs to the layer whose product it computes. Both files, run in
-turns, say by how much a call takes longer than its kernels. What stands at a border (rounding, and another order of
-memory) costs so much for each value of a tensor, as such kernels of both files tell. What the int8 file takes besides
-its products, rounding around operations that stay in float, is shared out among them by their outputs.
+The runtime's profile has the time of each kernel of the float file and of the file all in int8; a kernel belongs to the
+layer whose product it computes. Both files, run in turns, say by how much a call takes longer than its kernels. A
+border (rounding, and another order of memory) costs as much per value as such kernels of both files. What the int8 file
+takes besides its products is shared out among them by their outputs.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
 from senseapp.networks.network import Network
-from senseapp.networks.onnx.graph import OnnxGraph, read_by
+from senseapp.networks.onnx.graph import OnnxGraph, attributes_of, read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
+from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.call_times import Kernel, quick_seconds, times
+from senseapp.runtimes.onnxruntime.float_graph import node_names
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
-from senseapp.runtimes.onnxruntime.rounding.qdq import QUANTIZED, ROUNDING
+from senseapp.runtimes.onnxruntime.rounding.qdq import QUANTIZED, ROUNDING, WEIGHTED
 from senseapp.runtimes.onnxruntime.rounding.ranges import tensors_of
 
 _REORDERS = ("ReorderInput", "ReorderOutput")  # where two orders of memory meet
@@ -38,8 +40,11 @@ _APPROXIMATE = (
     "Times of single layers are approximate: the runtime's profile, scaled to the time of the whole file. The file of "
     "a schedule is timed itself before it is offered."
 )
-PRODUCT_NUMBER = re.compile(r"product(\d+)(?:[_.]|$)")
+_PRODUCT_NUMBER = re.compile(r"product(\d+)(?:[_.]|$)")
 """Of a name by :func:`numbered`."""
+_MULTIPLIES = re.compile(r"conv|gemm|matmul|attention", re.IGNORECASE)
+_CONVERSIONS = frozenset({*ROUNDING, *_REORDERS, "Cast", "Convert", "Reorder", "Input", "Output", "Const"})
+_NO_PRODUCT = -1
 
 Shape = tuple[int, ...]
 
@@ -65,7 +70,9 @@ def layer_times(
     """
     graph = OnnxGraph(files[0])
     products = products_of(graph, owners, shapes)
-    walls = wall_seconds(opened, shapes[graph.inputs[0]])
+    # Quick calls: on a busy machine most are interrupted, longer ones oftener, while a profile tells what kernels take
+    # undisturbed.
+    walls = np.array([quick_seconds(each) for each in times(opened, torch.zeros(shapes[graph.inputs[0]]), turns=15)])
     slower = walls / np.array([sum(kernel.seconds for kernel in each) for each in kernels])
     (real, real_rest), (whole, whole_rest) = (
         by_product(each, len(products), rate) for each, rate in zip(kernels, slower, strict=True)
@@ -138,17 +145,18 @@ def by_product(kernels: Sequence[Kernel], count: int, rate: float = 1.0) -> tupl
     """Return the seconds of the kernels of each of ``count`` products, and of all others, times ``rate``."""
     seconds = np.zeros(count)
     for kernel in kernels:
-        if own := PRODUCT_NUMBER.match(kernel.name):
+        if own := _PRODUCT_NUMBER.match(kernel.name):
             seconds[int(own[1])] += rate * kernel.seconds
     return seconds, rate * sum(kernel.seconds for kernel in kernels) - float(seconds.sum())
 
 
-def shapes_of(network: bytes, batch: int) -> dict[str, Shape]:
-    """Return the shape of every tensor that nodes compute in a call on ``batch`` images, and of these."""
+def shapes_of(network: bytes, batch: int, of: Collection[str] = ()) -> dict[str, Shape]:
+    """Return the shapes of tensors that nodes compute in a call on ``batch`` images, all unless named, and of these."""
     graph = OnnxGraph(network)
-    dims = graph.model.graph.input[0].type.tensor_type.shape.dim
+    taken = next(each for each in graph.model.graph.input if each.name == graph.inputs[0])
+    dims = taken.type.tensor_type.shape.dim
     images = (dims[0].dim_value or batch, *(dim.dim_value for dim in dims[1:]))
-    made = [name for node in graph.nodes for name in node.output if name]
+    made = [name for node in graph.nodes for name in node.output if name and (not of or name in of)]
     values = next(iter(tensors_of(network, [torch.zeros(images)], made)))
     return {graph.inputs[0]: images} | {name: tuple(value.shape) for name, value in values.items()}
 
@@ -165,16 +173,6 @@ def products_of(
     if not found:
         raise InvalidSpec("No layer of this network is one whose time can be taken.")
     return found
-
-
-def wall_seconds(opened: Sequence[Network], shape: Shape) -> NDArray[np.float64]:
-    """Return the seconds of a quick call of each network, run in turns on images of ``shape``.
-
-    On a busy machine most calls of some milliseconds are interrupted, and a longer one oftener, while a profile tells
-    what kernels take undisturbed: medians would make the slower network take longer than its kernels than the other.
-    """
-    # calls of each file, of which a quick one counts, see quick_seconds
-    return np.array([quick_seconds(each) for each in times(opened, torch.zeros(shape), turns=15)])
 
 
 def _seconds_of_a_value(kernels: Sequence[Sequence[Kernel]], kinds: Collection[str]) -> float:
@@ -202,3 +200,44 @@ def _crossings(
         elif sources:
             carried |= dict.fromkeys(node.output, carried[sources[0]])
     yield from ((carried[name], FLOAT, shapes[name]) for name in graph.outputs if name in carried)
+
+
+def executed_nodes(content: bytes, kernels: Callable[[bytes], Sequence[Kernel]]) -> tuple[ExecutedNode, ...]:
+    """Return the nodes that a runtime executes in a call on one image, without those that only convert numbers.
+
+    A product is one node, under its name in the file, whatever the runtime computes with it; ``kernels`` are those that
+    a file of :func:`.numbered` products has in the runtime.
+    """
+    graph = OnnxGraph(content)
+    for node, name in zip(graph.nodes, node_names(graph.nodes), strict=True):
+        node.name = name
+    file, kinds = graph.content(), {node.name: node.op_type for node in graph.nodes}
+    macs, rounded = _macs(graph), set(int8_nodes(file))
+    names, found = list(macs), defaultdict[int, list[Kernel]](list)
+    for kernel in kernels(numbered(file, names)):
+        places = {int(own[1]) for part in (kernel.parts or (kernel.name,)) if (own := _PRODUCT_NUMBER.match(part))}
+        for place in places if kernel.kind in _CONVERSIONS else places or {_NO_PRODUCT}:
+            found[place].append(kernel)
+    others = found.pop(_NO_PRODUCT, [])
+    nodes = [ExecutedNode(name=each.name, kind=each.kind, in_integers=each.in_integers) for each in others]
+    for place, name in enumerate(names):
+        multiplying = [each for each in found[place] if _MULTIPLIES.search(each.kind)] or found[place]
+        inside = any(each.in_integers for each in multiplying)
+        product = ExecutedNode(name=name, kind=kinds[name], in_integers=inside, macs=macs[name])
+        nodes.append(replace(product, is_rounded=name in rounded))
+    return tuple(nodes)
+
+
+def _macs(graph: OnnxGraph) -> dict[str, int]:
+    """Return the multiply-accumulates of each product by name, in a call on one image."""
+    products = [node for node in graph.nodes if node.op_type in WEIGHTED]
+    names = [(*node.input[:2], node.output[0]) for node in products]
+    shapes = shapes_of(graph.content(), 1, set(chain(*names)))
+    shapes |= {name: tuple(each.dims) for name, each in graph.initializers.items()}
+    found = dict[str, int]()
+    for node, (read, weight, made) in zip(products, (map(shapes.__getitem__, each) for each in names), strict=True):
+        if "Conv" in node.op_type:  # a transposed one turns input and output round
+            found[node.name] = math.prod(made if node.op_type == "Conv" else read) * math.prod(weight[1:])
+        else:
+            found[node.name] = math.prod(made) * (read[0] if attributes_of(node).get("transA", 0) else read[-1])
+    return found

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Network, in_calls
+from senseapp.networks.network import in_calls
 from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.modules import ImageInput
@@ -25,7 +25,7 @@ from senseapp.runtimes.onnxruntime.float_graph import FOLDED_WEIGHT, FloatGraph,
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING, UNPACKED
-from senseapp.runtimes.onnxruntime.runtime import OnnxSession
+from senseapp.runtimes.open_file import OpenFile
 
 _FOLDED = (
     "Among the nodes left out are norms and constants behind convolutions: they are folded into the weights before "
@@ -65,17 +65,18 @@ class UploadedRuntime(OnnxRuntime):
         """Return what writes weights of ``model`` and compressed copies of it into the uploaded file."""
         return UploadedExporter(self._opened, model, example)
 
-    def open(self, content: bytes, *, threads: int | None = None) -> Network:
+    def open(self, content: bytes, *, threads: int | None = None) -> OpenFile:
         """Open an edited file; where only outputs count, it computes those that are measured."""
-        return super().open(content if threads is not None else self._shown(content), threads=threads)
+        return self._read(super().open(content if threads is not None else self._shown(content), threads=threads))
 
-    def on_other_processors(self, content: bytes) -> Network | None:
+    def on_other_processors(self, content: bytes) -> OpenFile | None:
         """Return a QDQ file with the outputs that are measured, as processors of the other kind compute it."""
-        return super().on_other_processors(self._shown(content))
+        found = super().on_other_processors(self._shown(content))
+        return None if found is None else self._read(found)
 
-    def as_network(self, file: OnnxSession) -> Network:
-        """Return an open file as the network that was read from the uploaded one."""
-        file.nesting, file.images, file.reader = None, self._images, self._opened.network.reader
+    def _read(self, file: OpenFile) -> OpenFile:
+        """Let an open file return what the network that was read from the uploaded one does."""
+        file.nesting, file.reader = None, self._opened.network.reader
         return file
 
     def _shown(self, content: bytes) -> bytes:
@@ -118,7 +119,7 @@ class UploadedRuntime(OnnxRuntime):
         own = (height, width, channels) if self._images.channels_last else (channels, height, width)
         opened = self.opened(self._opened.content)
         sizes = ", ".join(map(str, (opened.fixed_batch or "N", *own)))
-        return f"{self._opened.input_name}, {opened.input_type}, is ({sizes})"
+        return f"{self._opened.input_name}, {opened.facts.input_type}, is ({sizes})"
 
     def changes(self, content: bytes) -> tuple[str, ...]:
         """Return in sentences what differs between the uploaded file and ``content``."""

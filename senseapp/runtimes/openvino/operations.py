@@ -16,14 +16,15 @@ from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes, ope
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.process import quiet
 from senseapp.networks.network import OUTPUTS
+from senseapp.networks.onnx.metadata import is_channels_last
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import RUNS, Kernel, processor, usual_input
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
-from senseapp.runtimes.onnxruntime.runtime import OnnxSession
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
+from senseapp.runtimes.open_file import Array, FileFacts, OpenFile
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting
 
@@ -48,7 +49,7 @@ class OpenVino(OnnxRuntime):
         "another tensor, which onnxruntime does."
     )
 
-    def opened(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
+    def opened(self, content: bytes, *, threads: int | None = None) -> OpenFile:
         """Return a file that takes what it declares."""
         return OpenVinoModel(content, threads=threads)
 
@@ -123,7 +124,7 @@ def _kind(node: ExecutedNode) -> str:
     return border or node.kind
 
 
-class OpenVinoModel(OnnxSession):
+class OpenVinoModel(OpenFile):
     """An ONNX file in memory, open in OpenVINO on the CPU.
 
     It is compiled for the shape of its calls, which makes it up to twice as quick as for any number of images, and
@@ -134,27 +135,30 @@ class OpenVinoModel(OnnxSession):
         InvalidSpec: OpenVINO cannot open it.
     """
 
+    title = OPENVINO.file_title
+    of_any_program = False
+
     def __init__(self, content: bytes, *, threads: int | None = None) -> None:
         self._content, self._threads = content, threads or torch.get_num_threads()
-        network = read(content)
-        (taken,) = network.inputs
-        size = taken.partial_shape[0]
-        self.fixed_batch = size.get_length() if size.is_static else None
-        self.input_type = str(np.dtype(taken.element_type.to_dtype()))
+        (taken,) = read(content).inputs
+        shape = tuple(size.get_length() if size.is_static else None for size in taken.partial_shape)
         model = onnx.load_from_string(content)
-        self._names = tuple(each.name for each in model.graph.output)
+        self.facts = FileFacts(
+            input_name=taken.get_any_name(),
+            input_shape=shape,
+            input_type=np.dtype(taken.element_type.to_dtype()).name,
+            channels_last=is_channels_last([length or 0 for length in shape]),
+            outputs=tuple((each.name, ()) for each in model.graph.output),
+        )
+        self._chosen = tuple(name for name, _ in self.facts.outputs)
         self.nesting = next((each.value for each in model.metadata_props if each.key == OUTPUTS), None)
         self._requests: dict[tuple[int, ...], Any] = {}
 
-    def tensors(self, images: Tensor) -> dict[str, Tensor]:
-        """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name.
-
-        Raises:
-            InvalidSpec: OpenVINO cannot compile the network for such images.
-        """
-        values = self.as_input(images)
+    def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
+        """Return outputs of these names; raises InvalidSpec where OpenVINO cannot compile the file for such images."""
+        values = np.ascontiguousarray(fed.numpy())
         found = self._request(values.shape).infer([values], share_inputs=True)
-        return {name: torch.from_numpy(found[place]) for place, name in enumerate(self._names)}
+        return {name: found[place] for place, (name, _) in enumerate(self.facts.outputs) if name in names}
 
     def _request(self, shape: tuple[int, ...]) -> Any:
         if shape not in self._requests:

@@ -20,7 +20,8 @@ from torch import Tensor
 from senseapp.core.errors import InvalidSpec, OutOfMemory, first_line_of, is_about_memory
 from senseapp.core.texts import plural, printable_text
 from senseapp.networks.onnx.read import parsed_model
-from senseapp.runtimes.foreign import Array, ForeignFile, OpenFile
+from senseapp.runtimes.onnxruntime.runtime import ForeignFile
+from senseapp.runtimes.open_file import Array, OpenFile
 
 _ROUNDING = ("QuantizeLinear", "DequantizeLinear")
 _LOG_ERRORS = 3
@@ -50,7 +51,7 @@ class SimulatedFile(OpenFile):
         opened = ForeignFile(content)
         batch = opened.facts.input_shape[0] or 1
         self.facts = replace(opened.facts, input_shape=(batch, *opened.facts.input_shape[1:]))
-        self._chosen, self._nesting = opened._chosen, opened._nesting
+        self._chosen, self.nesting = opened._chosen, opened.nesting
         try:
             self._session = onnxruntime.InferenceSession(content, self._options(content, batch, context))
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented

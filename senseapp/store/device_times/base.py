@@ -7,7 +7,6 @@ of a sentence that begins with the file's name and ``is damaged:``.
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -187,19 +186,6 @@ class Fields:
     def rows(self, records: Iterable[Mapping[str, Any]]) -> tuple[ReportRow, ...]:
         """Return the operations in ``records``."""
         return tuple(self.row(record, place) for place, record in enumerate(records, 1))
-
-
-_MODULE = re.compile(r"\.[A-Z][A-Za-z0-9]*_(\w+)$")  # a part of a path as litert-torch writes it: class, then name
-
-
-def modules_in(name: str) -> tuple[str, ...]:
-    """Return the modules that litert-torch puts into the names of operators.
-
-    >>> modules_in("Net/torch.nn.modules.container.Sequential_stem/torch.nn.modules.conv.Conv2d_0;1")
-    ('stem.0',)
-    """
-    paths = ([_MODULE.search(part) for part in path.split("/")] for path in name.split(";"))
-    return tuple(filter(None, (".".join(part[1] for part in path if part is not None) for path in paths)))
 
 
 def medians(passes: Iterable[Iterable[tuple[Hashable, ReportRow]]]) -> tuple[ReportRow, ...]:

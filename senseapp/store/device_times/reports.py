@@ -26,6 +26,7 @@ from typing import Any
 
 from senseapp.core.foreign_values import BadValue, is_int, mapping, number, whole
 from senseapp.core.texts import plural, printable
+from senseapp.networks.onnx.names import modules_in
 from senseapp.store.device_times.base import (
     MOST_SECONDS,
     Fields,
@@ -35,7 +36,6 @@ from senseapp.store.device_times.base import (
     ReportFormat,
     ReportRow,
     medians,
-    modules_in,
     records_in,
 )
 

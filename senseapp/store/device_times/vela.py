@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from senseapp.core.foreign_values import BadValue, number
 from senseapp.core.texts import plural, printable
-from senseapp.store.device_times.base import MOST_SECONDS, Fields, Report, ReportFile, ReportFormat, modules_in
+from senseapp.networks.onnx.names import modules_in
+from senseapp.store.device_times.base import MOST_SECONDS, Fields, Report, ReportFile, ReportFormat
 
 _SUMMARY, _ON_CPU = "experiment,network,", "CPU"
 _ORIGINAL, _KIND = "Original Operator", "NNG Operator"

@@ -26,7 +26,7 @@ from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
-from senseapp.runtimes.foreign import ForeignFile
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.tasks import task_named
 from senseapp.views.report.document import build_check_page
 from senseapp.views.words.check import operator_rows
@@ -143,7 +143,7 @@ def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str,
     def opened(content: bytes, *, fused: bool, **options: Any) -> Any:
         return open_session(content if fused else meant.read_bytes(), **options)
 
-    monkeypatch.setattr("senseapp.runtimes.foreign.open_session", opened)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.runtime.open_session", opened)
     outcome = check_pair(BY_NAME[name], shop, samples=40)
     assert outcome.report is not None
     (note,) = (note for note in outcome.report.notes if "no VNNI" in note)
@@ -156,10 +156,10 @@ def test_a_file_of_others_computes_without_saturation_what_its_integers_mean(sho
     made = BY_NAME["static int8, QDQ, per channel"].make(shop)
     assert isinstance(made, Path)
     images = torch.from_numpy(shop.images[:32])
-    file, reference = (ForeignFile(path.read_bytes()) for path in (made, shop.reference))
-    unsaturated = file.on_other_processors()
+    reference = OPERATIONS.open(shop.reference.read_bytes())
+    unsaturated = OPERATIONS.on_other_processors(made.read_bytes())
     assert unsaturated is not None
-    assert reference.on_other_processors() is None
+    assert OPERATIONS.on_other_processors(shop.reference.read_bytes()) is None
     found, expected = unsaturated.run(images), reference.run(images)
     assert isinstance(found, torch.Tensor)
     assert isinstance(expected, torch.Tensor)

@@ -14,7 +14,8 @@ from senseapp.descriptions.processors import PROCESSORS, ProcessorDescription, s
 from senseapp.prove.check.check import check_files
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec
-from senseapp.runtimes.foreign import Array, ForeignFile
+from senseapp.runtimes.onnxruntime.runtime import ForeignFile
+from senseapp.runtimes.open_file import Array
 from tests.check_pairs import Workshop
 
 

@@ -28,7 +28,8 @@ from senseapp.records.executed import IntegerShare  # noqa: E402
 from senseapp.runtimes.base import runtime_named  # noqa: E402
 from senseapp.runtimes.litert.file import followers, operators, parsed, texts  # noqa: E402
 from senseapp.runtimes.litert.quantizer import _only  # noqa: E402
-from senseapp.runtimes.litert.rounding import input_ranges, products, tensors_of, with_products  # noqa: E402
+from senseapp.runtimes.litert.rounding import products, tensors_of, with_products  # noqa: E402
+from senseapp.runtimes.onnxruntime.rounding.ranges import observed_ranges  # noqa: E402
 from senseapp.runtimes.onnxruntime.rounding.weights import rounded_products  # noqa: E402
 from senseapp.runtimes.quantizers import Fitting  # noqa: E402
 
@@ -153,18 +154,6 @@ def test_inputs_and_outputs_stay_in_float(runtime, images, content):
     interpreter = Interpreter(model_content=runtime.quantizer(content, [images]).write())
     ends = [*interpreter.get_input_details(), *interpreter.get_output_details()]
     assert {each["dtype"] for each in ends} == {np.float32}
-
-
-def test_the_recipe_makes_the_same_file_in_the_library(runtime, images, content):
-    from litert_quantizer.quantizer import Quantizer
-
-    quantizer = runtime.quantizer(content, [images])
-    node = quantizer.nodes(quantizer.write())[0]
-    library = Quantizer(bytearray(content), quantizer.recipe(but=[node]))
-    (signature,) = parsed(content).signatureDefs
-    key, name = signature.signatureKey.decode(), signature.inputs[0].name.decode()
-    ranges = library.calibrate({key: [{name: each[None].numpy()} for each in images]})
-    assert bytes(library.quantize(ranges).quantized_model) == quantizer.write(but=[node])
 
 
 def test_the_recipe_of_a_file_makes_it_again_in_the_library(runtime, images, content, tmp_path):
@@ -300,11 +289,12 @@ def test_products_are_read_as_they_compute(images, kinds):
 
 def test_a_file_computes_with_the_integers_that_were_fitted(runtime, images, kinds):
     usual, nodes = runtime.quantizer(kinds, [images]).write(), products(kinds)
+    names = [each.input for each in nodes]
     rounded = rounded_products(
         kinds,
         [images],
         nodes,
-        input_ranges(usual, nodes),
+        observed_ranges(tensors_of(kinds, [images], names), "minmax", images=names[0]),
         paired=False,
         progress=lambda _step: None,
         tensors=tensors_of,

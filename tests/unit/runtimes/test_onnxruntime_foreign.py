@@ -12,9 +12,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec, UnsupportedModel
-from senseapp.runtimes import foreign
-from senseapp.runtimes.foreign import ForeignFile, relative_difference, with_weights_beside
-from senseapp.runtimes.tensor_divergence import tensor_divergence
+from senseapp.networks.onnx.upload import with_weights_beside
+from senseapp.runtimes import open_file
+from senseapp.runtimes.onnxruntime.runtime import ForeignFile
+from senseapp.runtimes.tensor_divergence import relative_difference, tensor_divergence
 from tests.onnx_graphs import file_of, node, weights
 
 HEAD = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "y")]
@@ -44,7 +45,7 @@ def test_images_with_channels_last_are_turned() -> None:
 
 
 def test_what_takes_no_images_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedModel, match=r"“x” is tensor\(float\) of 2 axes"):
+    with pytest.raises(UnsupportedModel, match="“x” is float32 of 2 axes"):
         ForeignFile(file_of([node("Relu", "x", "y")], {}, shape=("N", 5)))
     two = onnx.load_from_string(file_of([node("Mul", "x f", "y")], {}, shape=(1, 3, 8, 8)))
     two.graph.input.append(helper.make_tensor_value_info("f", TensorProto.FLOAT, [1]))
@@ -85,27 +86,22 @@ def looping(trips: str, condition: str, *, still: str = "going", inner: Sequence
 
 
 ALWAYS = helper.make_node("Constant", [], ["true"], value=numpy_helper.from_array(np.asarray(True)))
-NESTED = helper.make_node("Loop", ["million", "yes", "value"], ["w"], body=helper.make_graph(
-    [helper.make_node("Identity", ["c"], ["d"]), *(helper.make_node("Sin", ["v"], [f"v{at}"]) for at in range(20))],
-    "inner", *([onnx.ValueInfoProto(name=name) for name in names] for names in ("icv", ("d", "v0"))),
-))  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("content", "runs"),
+    "content",
     [
-        (looping("", "yes"), "never ends"),
-        (looping("", ""), "never ends"),
-        (looping("", "yes", still="true", inner=[ALWAYS]), "never ends"),
-        (looping("huge", "yes"), r"runs 2\.0e\+15 nodes"),
-        (looping("huge", "yes", still="yes"), r"runs 2\.0e\+15 nodes"),
-        (looping("", "bright", inner=[NESTED]), r"runs 2\.1e\+07 nodes"),
+        looping("", "yes"),
+        looping("", "", still="true", inner=[ALWAYS]),
+        looping("huge", "yes", still="yes"),
     ],
 )
-def test_a_loop_of_too_many_passes_is_refused_before_anything_runs(content: bytes, runs: str) -> None:
+def test_a_loop_of_too_many_passes_is_stopped(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(content) < 1500
-    with pytest.raises(InvalidCheckpoint, match=f"“endless” .Loop. {runs}"):
-        ForeignFile(content)
+    monkeypatch.setattr(open_file, "_SMALL_SECONDS", 0.3)
+    opened = ForeignFile(content)
+    with pytest.raises(InvalidSpec, match="for one call, so it was stopped"):
+        opened.run(torch.ones(1, 3, 8, 8))
 
 
 @pytest.mark.parametrize("content", [looping("few", "yes"), looping("huge", "no"), looping("huge", "bright")])
@@ -114,7 +110,7 @@ def test_a_loop_that_ends_is_run(content: bytes) -> None:
 
 
 def test_a_loop_that_does_not_end_for_one_image_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "_SMALL_SECONDS", 0.3)
+    monkeypatch.setattr(open_file, "_SMALL_SECONDS", 0.3)
     opened = ForeignFile(looping("", "bright", still="bright"))
     for _ in range(2):
         opened.run(torch.zeros(1, 3, 8, 8))
@@ -133,7 +129,7 @@ def test_weights_are_read_beside_the_file_and_nowhere_else(tmp_path: Path) -> No
         if entry.key == "location":
             entry.value = "../net.data"
     path.write_bytes(moved.SerializeToString())
-    with pytest.raises(InvalidCheckpoint, match="another file, which cannot be read beside it"):
+    with pytest.raises(InvalidCheckpoint, match="which did not come along"):
         with_weights_beside(path)
     (tmp_path / "net.data").unlink()
     with pytest.raises(InvalidCheckpoint, match="another file"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.float_graph import FloatGraph
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes
-from senseapp.runtimes.onnxruntime.operations import _Images
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
@@ -85,7 +85,7 @@ def quantized(writer: Int8Writer, but: list[str], folder: Path) -> bytes:
     quantize_static(
         folder / "float.onnx",
         folder / "int8.onnx",
-        _Images(graph.inputs[0], [IMAGES]),
+        SimpleNamespace(get_next=iter([{graph.inputs[0]: IMAGES.numpy()}, None]).__next__),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,

@@ -20,7 +20,6 @@ from senseapp.cli.main import main
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, installed_runtimes
-from senseapp.networks.onnx.modules import ImageInput
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
@@ -229,7 +228,8 @@ def test_outputs_keep_their_names_and_order_also_of_one_value() -> None:
     outputs = [helper.make_tensor_value_info(name, kind, size) for name, kind in (("c", 7), ("b", 1), ("a", 1))]
     opened = OPERATIONS.open(graph_file(nodes, [helper.make_tensor_value_info("x", float_, size)], outputs))
     given = torch.arange(96.0).reshape(2, 3, 4, 4)
-    found = opened.tensors(given)
+    found = opened.run(given)
+    found = dict(zip(opened.output_names, found, strict=True))
     assert list(found) == ["c", "b", "a"]
     assert found["c"].dtype == torch.int64
     assert torch.equal(found["c"], given.long())
@@ -242,10 +242,9 @@ def test_a_file_of_half_precision_with_a_fixed_batch_takes_what_it_declares() ->
     info = [helper.make_tensor_value_info(name, half, size) for name in "xy"]
     content = graph_file([helper.make_node("Neg", ["x"], ["y"])], info[:1], info[1:])
     opened = OPERATIONS.open(content)
-    assert (opened.fixed_batch, opened.input_type) == (2, "float16")
+    assert (opened.fixed_batch, opened.facts.input_type) == (2, "float16")
     given = torch.arange(96.0).reshape(2, 3, 4, 4)
     assert torch.equal(opened.run(given), -given)
-    opened.images = ImageInput(dtype=torch.float16)
     assert torch.equal(opened.run(given[:1]), -given[:1])  # fewer images than a call has
 
 

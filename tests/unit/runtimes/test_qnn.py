@@ -11,7 +11,7 @@ from torch import nn
 
 from senseapp.core.errors import InvalidInput
 from senseapp.runtimes.base import runtime_named
-from senseapp.runtimes.foreign import ForeignFile
+from senseapp.runtimes.onnxruntime.runtime import ForeignFile
 
 pytest.importorskip("onnxruntime_qnn", reason="the extra qnn is not installed")
 pytestmark = pytest.mark.slow

@@ -6,7 +6,8 @@ other input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ import torch
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 from torch import Tensor
 
-from senseapp.core.errors import UnsupportedModel, first_line_of, is_about_memory
+from senseapp.core.errors import InvalidSpec, UnsupportedModel, first_line_of, is_about_memory
 from senseapp.networks.onnx.graph import Array
 from senseapp.networks.onnx.torch_graph import Node
 
 _IR_VERSION = 10  # of ONNX 1.16: knows integers of 4 bits, and every supported onnxruntime reads it
+_FATAL = 4  # of the errors that it prints
+_MOST_SECONDS = 60.0  # of the first call of a node
 _WIDENED = frozenset({torch.float16, torch.bfloat16})  # files are read in float32
 
 
@@ -57,9 +60,11 @@ class InRuntime:
         feed = {_input(index): _plain(each) for index, each in enumerate(tensors) if each is not None}
         types = tuple((name, each.dtype) for name, each in feed.items())
         try:
-            if types not in self._sessions:
+            if types in self._sessions:
+                found = self._sessions[types].run(None, feed)
+            else:
                 self._sessions = {types: open_session(self._model(types).SerializeToString())}
-            found = self._sessions[types].run(None, feed)
+                found = run_in_time(self._sessions[types], None, feed, seconds=_MOST_SECONDS)
         except Exception as error:  # onnxruntime's own errors share no base
             if is_about_memory(error):
                 raise
@@ -106,7 +111,6 @@ def open_session(
     threads: int | None = None,
     fused: bool = True,
     optimised: bool = True,
-    severity: int = 4,
     profile: str = "",
 ) -> Any:
     """Open an ONNX file in onnxruntime on the processor; raises what onnxruntime does.
@@ -116,14 +120,13 @@ def open_session(
         threads: that it runs on, for its times; None for as many as torch has.
         fused: whether a QDQ file computes on integers, rather than in float between roundings.
         optimised: whether nodes are merged and reordered.
-        severity: of the errors that it prints: 3 for all of them, 4 for fatal ones.
         profile: path that the file of a profile begins with; empty for none.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
     if threads is None:  # threads that wait actively would take time from other files that are being timed
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = severity  # warnings would blur the one line of a command
+    options.log_severity_level = _FATAL  # warnings would blur the one line of a command
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if profile:
@@ -132,6 +135,32 @@ def open_session(
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     # Without the fallback a file that cannot be opened is not tried twice, and nothing is printed.
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+def run_in_time(session: Any, names: Sequence[str] | None, feed: Mapping[str, Array], *, seconds: float) -> list[Any]:
+    """Return outputs of a session; a graph may hold a loop that ends for no image, or not for one.
+
+    Raises:
+        InvalidSpec: the call takes longer than ``seconds``; and what onnxruntime raises.
+    """
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = _FATAL
+    timer = Timer(seconds, setattr, (options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        return list(session.run(names, feed, options))
+    except Exception as error:
+        if options.terminate:
+            raise late(seconds) from error
+        raise
+    finally:
+        timer.cancel()
+
+
+def late(seconds: float) -> InvalidSpec:
+    """Return the error for a call that took longer."""
+    return InvalidSpec(f"The file takes more than {seconds:.0f} s for one call, so it was stopped.")
 
 
 def _plain(tensor: Tensor) -> Array:

@@ -1,15 +1,13 @@
 """QDQ files of a float network: QuantizeLinear and DequantizeLinear inserted around nodes in int8, others in float.
 
-Activations have 8 bits, unsigned, with a scale and zero point for the tensor; weights are signed, with a scale for each
-output channel; biases have 32 bits. What passes from one node in float to another is not rounded between them. Nodes
-behind the last weights, which join boxes and scores or choose classes, stay in float. A Relu or Clip that alone reads a
-rounded tensor is left to the range of its output; a pooling and the like in int8 rounds to the range of its input.
+Activations have 8 unsigned bits and a scale per tensor, weights 8 signed bits and a scale per output channel, biases 32
+bits. Values between two nodes in float are not rounded. Nodes behind the last weights, which join boxes and scores or
+choose classes, stay in float. A Relu or Clip that alone reads a rounded tensor becomes the range of its output; a
+pooling and the like in int8 rounds to the range of its input.
 
-The weights of a node in float may be those of its integers, stored in 8 bits: a ``Cast`` and a ``Mul`` by their scales
-make them float, which runtimes do once, when they open the file (:mod:`..integer_weights` says why not
-``DequantizeLinear``). The smallest weights, as those of depthwise convolutions, stay in 32 bits: in 8, they do as much
-harm as large ones (in EfficientNet-Lite0, the 19 smallest of 50 weights take 1.6 % of the bytes of all, and do two
-thirds of the harm).
+Nodes in float may have weights of 8 bits, which a ``Cast`` and a ``Mul`` make float when a runtime opens the file (see
+:mod:`..integer_weights`). The smallest weights stay in 32 bits: in EfficientNet-Lite0, 19 of 50 weights take 1.6 % of
+the bytes and do two thirds of the harm.
 
 Source of the rules by which a tensor is rounded: ``onnxruntime/quantization/operators`` (classes ``QDQ…``).
 """
@@ -76,11 +74,19 @@ class Rounding:
 
 
 class _File(OnnxGraph):
-    """A file of ``network`` that is being written, whose constants are stored as integers; ranges of activations."""
+    """A file of ``network`` that is being written, whose constants are stored as integers.
 
-    def __init__(self, network: OnnxGraph, ranges: Mapping[str, Range]) -> None:
+    Attributes:
+        in_float: nodes in float that were asked for.
+        ranges: of activations.
+        in_int8: nodes in int8.
+        rounded: tensors that are rounded.
+    """
+
+    def __init__(self, network: OnnxGraph, in_float: set[str], ranges: Mapping[str, Range]) -> None:
         super().__init__(network.model)
-        self._ranges = ranges
+        self.in_float, self.ranges = in_float, dict(ranges)
+        self.in_int8, self.rounded = set[str](), set[str]()
         self.initializers = dict(network.initializers)
         self._first: dict[str, Sequence[NodeProto]] = {}
 
@@ -91,7 +97,7 @@ class _File(OnnxGraph):
 
     def grid_of(self, name: str) -> tuple[Array, Array]:
         """Return zero point and scale of an activation."""
-        return activation_grid(*self._ranges[name])
+        return activation_grid(*self.ranges[name])
 
     def grid(self, name: str, zero_point: Array, scale: Array) -> list[str]:
         """Store scale and zero point of a tensor, and return their names."""
@@ -122,16 +128,6 @@ class _File(OnnxGraph):
         return super().content()
 
 
-@dataclass(slots=True)
-class _Plan:
-    """Nodes in float that were asked for, ranges of activations, nodes in int8, and tensors that are rounded."""
-
-    in_float: set[str]
-    ranges: dict[str, Range]
-    in_int8: set[str] = field(default_factory=set)
-    rounded: set[str] = field(default_factory=set)
-
-
 class QdqFiles:
     """The QDQ files of a float ``network``: plain, with a name for each node and constants as initializers."""
 
@@ -156,19 +152,18 @@ class QdqFiles:
 
         So do ``weights_only``, with weights stored in 8 bits where these are not small.
         """
-        plan = self._plan(self._with_fused({*in_float, *weights_only}))
-        file = _File(self._graph, plan.ranges)
+        file = self._plan(self._with_fused({*in_float, *weights_only}))
         stored = set(weights_only).difference(in_float, self._small)
         for name in self._graph.inputs:
-            self._round(file, name, plan)
+            self._round(file, name)
         for node in self._graph.nodes:
-            if node.name in self._folded and node.name in plan.in_int8:
+            if node.name in self._folded and node.name in file.in_int8:
                 continue
             own = NodeProto()
             own.CopyFrom(node)
-            own.input[:] = [self._read(node, place, plan, file) for place in range(len(node.input))]
-            if node.name in plan.in_int8:
-                own.output[0] = self._made_by(node, plan)
+            own.input[:] = [self._read(node, place, file) for place in range(len(node.input))]
+            if node.name in file.in_int8:
+                own.output[0] = self._made_by(node, file)
             elif node.name in stored and node.name in self._weights:
                 weight = self._weights[node.name]
                 own.input[1] = file.unpacked(node.input[1], weight)
@@ -176,13 +171,13 @@ class QdqFiles:
                     own.input[2] = file.stored(f"{node.input[2]}{UNPACKED}", weight.float_bias)
             file.nodes.append(own)
             for name in (own.output[0], *node.output[1:]):
-                self._round(file, name, plan)
+                self._round(file, name)
         return file.content()
 
     # ---- which nodes are in int8, and which tensors are rounded
 
-    def _plan(self, in_float: set[str]) -> _Plan:
-        plan = _Plan(in_float, dict(self._ranges))
+    def _plan(self, in_float: set[str]) -> _File:
+        plan = _File(self._graph, in_float, self._ranges)
         for node in self._graph.nodes:
             if node.op_type not in QUANTIZED or node.name in self._tail or node.name in in_float or _is_scaled(node):
                 continue
@@ -242,16 +237,16 @@ class QdqFiles:
 
     # ---- nodes of a file
 
-    def _read(self, node: NodeProto, place: int, plan: _Plan, file: _File) -> str:
+    def _read(self, node: NodeProto, place: int, file: _File) -> str:
         """Return what an input of a node reads in a file."""
         name: str = node.input[place]
         if name in self._graph.initializers:
-            return self._constant(node, place, file) if node.name in plan.in_int8 else name
+            return self._constant(node, place, file) if node.name in file.in_int8 else name
         maker = self._graph.maker(name)
-        apart = node.name in plan.in_float and maker is not None and maker.name in plan.in_float
-        if apart or name not in plan.rounded:
+        apart = node.name in file.in_float and maker is not None and maker.name in file.in_float
+        if apart or name not in file.rounded:
             return name
-        if place == 0 and node.name not in plan.in_int8 and node.op_type in WEIGHTED[:3]:
+        if place == 0 and node.name not in file.in_int8 and node.op_type in WEIGHTED[:3]:
             return self._by_channel(node, file)
         return name + _AFTER
 
@@ -278,16 +273,16 @@ class QdqFiles:
         integers = (values.astype(np.float64) / scale).round().clip(limits.min, limits.max).astype(np.int32)
         return file.dequantized(f"{node.name}.bias", integers, scale, axis=0 if scale.ndim else None)
 
-    def _made_by(self, node: NodeProto, plan: _Plan) -> str:
+    def _made_by(self, node: NodeProto, file: _File) -> str:
         """Return the first output of a node in int8, or what the activations behind it make."""
         name: str = node.output[0]
-        while name in self._output_of and self._graph.readers(name)[0].name in plan.in_int8:
+        while name in self._output_of and self._graph.readers(name)[0].name in file.in_int8:
             name = self._output_of[name]
         return name
 
-    def _round(self, file: _File, name: str, plan: _Plan) -> None:
+    def _round(self, file: _File, name: str) -> None:
         """Add the nodes that round a tensor, where it is rounded."""
-        if name in plan.rounded:
+        if name in file.rounded:
             given = file.grid(name, *file.grid_of(name))
             file.nodes.append(helper.make_node(ROUNDING[0], [name, *given], [name + _CODES], f"{name}_{ROUNDING[0]}"))
             given = [name + _CODES, *given]

@@ -172,19 +172,18 @@ def rounded(
 ) -> tuple[Tensor, Tensor]:
     """Return integers (G, O, K) and their scale for each row (G, O, 1), for ``weight`` (G, O, K) of G groups.
 
-    Both make the squared error (w − q) H (w − q)ᵀ small. H is ``second`` (G, K, K), the second moment, or the
-    covariance where a bias takes up the mean, of what the rows are multiplied with, with :data:`DAMPING` of its mean
-    diagonal added to the diagonal. Of several scales the best is taken, then columns are rounded in turn
-    (:func:`~senseapp.compressions.obs.in_turn`), and the scale is fitted to the integers. Rows of few columns, as those
-    of depthwise kernels, have scales at which most of them happen to lie near integers: many are tried.
+    Both make the squared error (w − q) H (w − q)ᵀ small. H is ``second`` with :data:`DAMPING` of its mean diagonal
+    added to the diagonal. The best of several scales is taken, columns are rounded in turn
+    (:func:`~senseapp.compressions.obs.in_turn`), and the scale is fitted to the integers.
 
-    Integers are at most ``largest``; with ``paired``, columns 2i and 2i + 1 of one sign add up to at most
-    :data:`MOST_OF_A_PAIR`, in the order that the runtime multiplies in. Scales are at least ``least_scale``, (G, O, 1).
-    ``own`` are the integers and the scale that the weight is made of, if it was rounded before; rows in which these are
-    allowed keep them.
-
-    On processors with AVX2 or AVX-512 but without VNNI, onnxruntime adds two products of 8 bits in 16, with
-    saturation; its depthwise kernels do not.
+    Args:
+        weight: (G, O, K), of G groups.
+        second: (G, K, K), second moment of the inputs, or their covariance where a bias takes up the mean.
+        least_scale: lower bound of scales, (G, O, 1).
+        largest: of the integers.
+        paired: whether columns 2i and 2i + 1 of one sign add up to at most :data:`MOST_OF_A_PAIR`, as onnxruntime adds
+            two products of 8 bits in 16, with saturation, on processors without VNNI.
+        own: integers and scale that the weight is made of; rows in which these are allowed keep them.
     """
     moments, least_scale = obs.damped(second, least=DAMPING), least_scale.clamp_min(_LEAST_SCALE)
     highest = weight.abs().amax(2, keepdim=True)

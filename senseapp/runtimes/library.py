@@ -1,4 +1,4 @@
-"""Calls of LiteRT's converter and quantizer: without what they print, and with their errors in one sentence."""
+"""Calls of converters and quantizers: without what they print, and with their errors in one sentence."""
 
 from __future__ import annotations
 
