@@ -160,7 +160,7 @@ def _uploaded(module: nn.Module, images: Tensor, path: Path) -> nn.Module:
 
 def _difference(module: nn.Module, images: Tensor, wanted: Tensor) -> float:
     runtime = runtime_named("litert")
-    network = runtime.open(runtime.exporter(module, images).write(module))
+    network = runtime.open(runtime.exporter(module, images)(module))
     found = torch.cat([_flat(network.run(each[None])) for each in images])
     return float((found - wanted).norm() / wanted.norm())
 
@@ -208,7 +208,7 @@ def qnn_row(name: str, seconds: float) -> None:
 
     module, images = _with_images(name)
     runtime = runtime_named("onnxruntime")
-    network = runtime.exporter(module, images[:2]).write(module)
+    network = runtime.exporter(module, images[:2])(module)
     content = runtime.quantizer(network, [images[:64]]).write()
     began = time.perf_counter()
     simulated = SimulatedFile(content)

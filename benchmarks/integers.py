@@ -187,7 +187,7 @@ def share_row(name: str, runtime_name: str) -> None:
     images = torch.randn(8, *shape, generator=torch.Generator().manual_seed(0))
     row: dict[str, object] = {"network": name, "runtime": runtime_name}
     try:
-        quantizer = runtime.quantizer(runtime.exporter(network, images[:2]).write(network), [images])
+        quantizer = runtime.quantizer(runtime.exporter(network, images[:2])(network), [images])
         nodes = quantizer.nodes(quantizer.write())
         equal = [
             _both(row, title, content, runtime_name, shape, kept)
@@ -266,7 +266,7 @@ def processor_row(name: str) -> None:
         raise SystemExit(f"This needs a processor with VNNI and {_EMULATOR}.")
     module, images = _digits(loud="loud" in name)
     runtime, shown = runtime_named("onnxruntime"), images[:_IMAGES]
-    content = runtime.exporter(module, images[:2]).write(module)
+    content = runtime.exporter(module, images[:2])(module)
     calibration = [images[_IMAGES:]]
     if "quantize_static" in name:
         file = default_int8(content, calibration).content

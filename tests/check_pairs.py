@@ -164,7 +164,7 @@ class DetectorWorkshop(Workshop):
     def written(self, module: torch.nn.Module, name: str = "reference.onnx") -> Path:
         """Export a detector like the reference."""
         path = self.folder / name
-        path.write_bytes(ONNXRUNTIME.exporter(module, torch.zeros(2, 3, 64, 64)).write(module))
+        path.write_bytes(ONNXRUNTIME.exporter(module, torch.zeros(2, 3, 64, 64))(module))
         return path
 
     def changed(self, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:

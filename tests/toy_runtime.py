@@ -11,7 +11,7 @@ import io
 import json
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 
 import safetensors.torch
@@ -21,8 +21,8 @@ from torch.func import functional_call
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import RuntimeDescription
-from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
+from senseapp.networks.onnx.metadata import CLASSES
 from senseapp.reconstruct.write import exported_program
 from senseapp.records.deployment import Conversion, LayerTime, LayerTimes
 from senseapp.runtimes.base import Exporter, Runtime
@@ -82,19 +82,16 @@ class ToyFile:
             return functional_call(self._module, self.weights, (batch.cpu().contiguous(),))
 
 
-class ToyExporter(Exporter):
-    """Writes programs of torch."""
-
-    def write(self, model: nn.Module) -> bytes:
-        private = copy.deepcopy(model).cpu()
-        weights = {
-            name: each.detach().clone(memory_format=torch.contiguous_format)
-            for name, each in private.named_parameters()
-        }
-        with torch.no_grad():
-            for parameter in private.parameters():
-                parameter.zero_()  # they lie beside the program
-        return packed(zlib.compress(exported_program(private, self.example)), weights)
+def written(model: nn.Module, *, example: Tensor) -> bytes:
+    """Return a network as a file, whose weights lie beside the program."""
+    private = copy.deepcopy(model).cpu()
+    weights = {
+        name: each.detach().clone(memory_format=torch.contiguous_format) for name, each in private.named_parameters()
+    }
+    with torch.no_grad():
+        for parameter in private.parameters():
+            parameter.zero_()
+    return packed(zlib.compress(exported_program(private, example)), weights)
 
 
 class ToyQuantizer(Quantizer):
@@ -129,14 +126,14 @@ class ToyRuntime(Runtime):
     int8_note = "Toys round weights only."
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
-        return ToyExporter(model, example)
+        return partial(written, example=example)
 
     def open(self, content: bytes, *, threads: int | None = None) -> ToyFile:
         return ToyFile(content)
 
-    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
+    def described(self, content: bytes, told: Mapping[str, str]) -> bytes:
         program, weights, _ = unpacked(content)
-        return packed(program, weights, class_names)  # they are in the head of a file
+        return packed(program, weights, json.loads(told.get(CLASSES, "[]")))  # they are in the head of a file
 
     def class_names(self, content: bytes) -> tuple[str, ...]:
         return tuple(unpacked(content)[2])

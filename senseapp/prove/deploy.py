@@ -15,10 +15,12 @@ from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import storage_errors
 from senseapp.core.steps import LEFT_OUT, OptionalSteps, StepTitle
+from senseapp.core.texts import plural
 from senseapp.data.images import PreparedImages
 from senseapp.descriptions import Effect
 from senseapp.formats.base import levels_by_layer
 from senseapp.metrics import MetricChange
+from senseapp.networks.onnx.metadata import told_of
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import call_of, is_busy, times_anew, times_elsewhere
@@ -42,7 +44,7 @@ from senseapp.records.deployment import (
 )
 from senseapp.records.executed import LEAST_INTEGERS, IntegerShare
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
-from senseapp.runtimes.base import QuantizedWeights, Runtime
+from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import ratio
 
 _DEAD = (
@@ -116,7 +118,7 @@ def _source(
 ) -> Source:
     if isinstance(network, nn.Module):
         evaluator.progress(f"Writing the proven network as {runtime.description.file_title}")
-        network = evaluator.exporter(runtime).write(network)
+        network = evaluator.exporter(runtime)(network)
     return Source(
         network=network,
         schedule=proof.schedule,
@@ -192,11 +194,11 @@ def deployments(
     if settings.kind == "float":  # with quantized weights as integers
         nodes = [node for node, layer in layers.items() if layer in source.bits]
         integers = {node: source.integers[layer] for node, layer in layers.items() if layer in source.integers}
-        stored = QuantizedWeights(content=source.network)
+        content, notes = source.network, tuple[str, ...]()
         with steps.trying("weights stored as integers"):
-            if nodes:
-                stored = runtime.with_quantized_weights(source.network, nodes, integers)
-        file = MadeFile(name="file", content=stored.content, notes=stored.notes, computes_in_float=True)
+            content, stored = runtime.with_quantized_weights(content, integers)
+            notes = _stored_notes(stored, len(nodes) - stored)
+        file = MadeFile(name="file", content=content, notes=notes, computes_in_float=True)
         found = Int8Files(made=(file,), compared={})
     else:
         found = int8_files(evaluator, runtime, source, layers, settings, steps, others=others)
@@ -205,6 +207,15 @@ def deployments(
     if found.made[0] in dead:
         raise InvalidSpec(_DEAD)
     return tuple(tested.deployed(each) for each in found.made if each not in dead)
+
+
+def _stored_notes(stored: int, missing: int) -> tuple[str, ...]:
+    """Return in sentences how the rounded weights of so many layers are stored: as integers, or as they were."""
+    found = (
+        (stored, "stored as integers, and computed with in float"),
+        (missing, "rounded as the schedule says, and stored as they were"),
+    )
+    return tuple(f"Weights of {plural(count, 'layer')} are {what}." for count, what in found if count > 0)
 
 
 class _TestedFiles:
@@ -230,14 +241,10 @@ class _TestedFiles:
         thresholds = score_thresholds(evaluator, runtime, self._files)
         proof = evaluator.images.proof
         for each in found.made:  # says itself how its images are prepared, and its classes and thresholds
-            # a runtime may know no thresholds
-            scores = {"thresholds": (thresholds[each.name], thresholds["original"])} if thresholds else {}
-            self._files[each.name] = runtime.described(
-                each.content,
-                preprocessing=proof.preprocessing if isinstance(proof, PreparedImages) else None,
-                class_names=evaluator.class_names,
-                **scores,
-            )
+            preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
+            scores = (thresholds[each.name], thresholds["original"]) if thresholds else None
+            told = told_of(preprocessing, evaluator.class_names, scores)
+            self._files[each.name] = runtime.described(each.content, told)
         evaluator.progress.begin(StepTitle.TEST)
         evaluator.progress(f"Running the files in {runtime.description.label}")
         self.judged = self._judged(thresholds)

@@ -310,5 +310,5 @@ class ScheduleEvaluator:
         name = runtime.description.name
         if name not in self._originals:
             self.progress(f"Writing the original network as {runtime.description.file_title}")
-            self._originals[name] = self.exporter(runtime).write(self.dense.model)
+            self._originals[name] = self.exporter(runtime)(self.dense.model)
         return self._originals[name]

@@ -82,10 +82,10 @@ def _with_widths(
         evaluator.progress(f"Timing every layer at {scale.text(level)}")
         levels = {curve.layer: level for curve in problem.curve_set.curves}
         uniform = assemble(problem.curve_set, problem.accounting, levels, method="uniform")
-        files[level] = exporter.write(evaluator.apply(uniform).model)
+        files[level] = exporter(evaluator.apply(uniform).model)
     layers = {layer.name for layer in evaluator.profile.layers}
     times = time_widths(runtime, files, layers, image, threads=threads)
-    return times, lambda schedule: exporter.write(evaluator.apply(schedule).model)
+    return times, lambda schedule: exporter(evaluator.apply(schedule).model)
 
 
 def time_widths(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -21,7 +20,6 @@ from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
 from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
-from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import INT8_BITS, LayerTime, LayerTimes, OperatorTime
@@ -33,28 +31,8 @@ if TYPE_CHECKING:
     from senseapp.runtimes.open_file import OpenFile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedWeights:
-    """A float file whose quantized weights are stored in few bits, and sentences on how they are."""
-
-    content: bytes
-    notes: tuple[str, ...] = ()
-
-
-class Exporter(ABC):
-    """Writes networks of one architecture as float files; what they have in common is found once.
-
-    Args:
-        model: the uncompressed network, which stays as it is.
-        example: images that it takes, (N, C, H, W), on the processor.
-    """
-
-    def __init__(self, model: nn.Module, example: Tensor) -> None:
-        self.model, self.example = model, example
-
-    @abstractmethod
-    def write(self, model: nn.Module) -> bytes:
-        """Return ``model``, the network or a compressed copy of it; raises InvalidSpec where it cannot be written."""
+Exporter = Callable[[nn.Module], bytes]
+"""Writes networks of one architecture as float files; raises InvalidSpec for those that cannot be written."""
 
 
 class Runtime(ABC):
@@ -74,7 +52,10 @@ class Runtime(ABC):
 
     @abstractmethod
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
-        """Return what writes ``model`` and compressed copies of it, traced on images ``example``, (N, C, H, W)."""
+        """Return what writes ``model``, the uncompressed network, and compressed copies of it.
+
+        Images ``example``, (N, C, H, W), are on the processor; what files have in common is found once.
+        """
 
     @abstractmethod
     def open(self, content: bytes, *, threads: int | None = None) -> Network:
@@ -106,18 +87,8 @@ class Runtime(ABC):
         """Check a file that is delivered, and return the version of its format; 0 where it has none."""
         return 0
 
-    def described(
-        self,
-        content: bytes,
-        *,
-        preprocessing: Preprocessing | None,
-        class_names: Sequence[str],
-        thresholds: tuple[float, float] | None = None,
-    ) -> bytes:
-        """Return a file with what a program needs to run it on pictures, where its format holds that.
-
-        ``thresholds`` are those of the scores of the file and of the original.
-        """
+    def described(self, content: bytes, told: Mapping[str, str]) -> bytes:
+        """Return a file that holds texts about itself, by name as of :func:`.told_of`, where its format has these."""
         return content
 
     def class_names(self, content: bytes) -> tuple[str, ...]:
@@ -132,14 +103,12 @@ class Runtime(ABC):
         """Return which nodes of an int8 file compute in float in the words of converters: texts by name of file."""
         return {}
 
-    def with_quantized_weights(
-        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
-    ) -> QuantizedWeights:
-        """Return a float file that computes the same, with weights stored in few bits.
+    def with_quantized_weights(self, content: bytes, integers: Mapping[str, IntegerWeight]) -> tuple[bytes, int]:
+        """Return a float file that computes the same, and of how many nodes it stores the weights as integers.
 
-        ``nodes`` have rounded weights; ``integers`` are those of their layers, by node, where they are known.
+        ``integers`` are those of the layers of nodes with rounded weights, by node.
         """
-        return QuantizedWeights(content=content)
+        return content, 0
 
     def input_words(self, shape: Sequence[int]) -> str:
         """Return the description of a file's input, for images of ``shape`` (C, H, W)."""

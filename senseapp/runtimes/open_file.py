@@ -15,6 +15,7 @@ from torch import Tensor
 from senseapp.core.errors import InvalidSpec, UnsupportedModel
 from senseapp.core.texts import printable_text
 from senseapp.networks.network import nested
+from senseapp.networks.onnx.metadata import is_channels_last
 from senseapp.networks.onnx.modules import ImageInput
 
 Shape = tuple[int | None, ...]
@@ -29,7 +30,6 @@ class FileFacts:
 
     Attributes:
         input_name, input_shape, input_type: of the images; the type as ``float32``.
-        channels_last: whether images are (N, H, W, C).
         outputs: name and shape of each output.
         metadata: texts that the file holds about itself.
     """
@@ -37,9 +37,13 @@ class FileFacts:
     input_name: str
     input_shape: Shape
     input_type: str
-    channels_last: bool
     outputs: tuple[tuple[str, Shape], ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether images are (N, H, W, C)."""
+        return is_channels_last([length or 0 for length in self.input_shape])
 
     @property
     def image_shape(self) -> Shape:

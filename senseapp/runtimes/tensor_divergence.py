@@ -7,6 +7,7 @@ the node before them, so the result behind these is compared. Files of integer o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -98,20 +99,29 @@ class _Pair:
     names: Names
     node: NodeProto
 
+    @property
+    def parts(self) -> list[str]:
+        """What it joins, which is compared one by one: small numbers count little beside large ones."""
+        return list(self.node.input) if self.node.op_type == "Concat" else []
+
     def difference(self, mine: Mapping[str, Array], other: Mapping[str, Array]) -> TensorDifference | None:
         """Return how far it differs; None where it is not known in both files in one shape."""
         values = mine.get(self.names[0])
         arranged = _arranged(values, other.get(self.names[1])) if values is not None and values.size > 1 else None
         if values is None or arranged is None:
             return None
+        axis, cuts = next((each.i for each in self.node.attribute if each.name == "axis"), 0), list[int]()
+        if axis != 0 and all(name in mine for name in self.parts):
+            cuts = list(itertools.accumulate(mine[name].shape[axis] for name in self.parts[:-1]))
         count = min(len(values), len(arranged))
+        sides = zip(*(np.split(each[:count], cuts, axis=axis) for each in (values, arranged)), strict=True)
         return TensorDifference(
             name=printable_text(self.names[0]),
             other="" if self.names[1] == self.names[0] else printable_text(self.names[1]),
             operator=self.node.op_type,
             node=self.node.name,
             shape=tuple(values.shape),
-            difference=relative_difference(values[:count], arranged[:count]),
+            difference=max(relative_difference(*side) for side in sides),
         )
 
 
@@ -143,7 +153,8 @@ def tensor_divergence(
     for first in range(0, len(pairs), _AT_ONCE):
         some = pairs[first : first + _AT_ONCE]
         progress(f"Comparing tensors inside, {len(found)} of {len(pairs)}")
-        before = _computed(reference, [pair.names[0] for pair in some], images[0])
+        parts = [name for pair in some for name in pair.parts if ours.maker(name) is not None]
+        before = _computed(reference, [*(pair.names[0] for pair in some), *parts], images[0])
         after = _computed(candidate, [pair.names[1] for pair in some], images[1])
         found += [each for pair in some if (each := pair.difference(before, after)) is not None]
     told = _without_other_values(found, ours)

@@ -95,7 +95,7 @@ def test_the_answers_of_every_file_are_kept_image_by_image(run: Run, held_out: H
 
 
 def test_bytes_are_those_on_the_disk_and_the_original_has_one_size(run: Run, held_out: HeldOut) -> None:
-    exported = len(OnnxTemplate(held_out.network, held_out.images[:1]).write(held_out.network))
+    exported = len(OnnxTemplate(held_out.network, held_out.images[:1])(held_out.network))
     for candidate in run.candidates:
         assert candidate.figures.file_bytes == run.folder.candidate_file(candidate).stat().st_size
         assert candidate.original.file_bytes == exported

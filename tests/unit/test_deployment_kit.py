@@ -13,6 +13,7 @@ from PIL import Image
 from torch import nn
 
 from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.onnx.metadata import told_of
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.predict import predict, prepare
@@ -68,7 +69,7 @@ def file(tmp_path_factory):
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
     ).eval()
     content = onnx_model(network, torch.zeros(1, 3, 24, 24))
-    described = FORMAT.described(content, preprocessing=PREPARATION, class_names=("cat", "dog", "owl"))
+    described = FORMAT.described(content, told_of(preprocessing=PREPARATION, class_names=("cat", "dog", "owl")))
     onnx.checker.check_model(onnx.load_from_string(described))
     folder = tmp_path_factory.mktemp("kit")
     (folder / "model.onnx").write_bytes(described)
@@ -105,8 +106,10 @@ def test_the_script_runs_without_senseapp_and_says_what_the_session_says(file, r
 def test_the_script_tells_both_thresholds_of_a_detector(tmp_path, runtime) -> None:
     network = nn.Sequential(nn.Conv2d(3, 8, 3, stride=8), nn.Flatten(2)).eval()
     content = onnx_model(network, torch.zeros(1, 3, 24, 24))
-    described = FORMAT.described(content, preprocessing=PREPARATION, class_names=("cat",), thresholds=(0.25, 0.4375))
-    again = FORMAT.described(described, preprocessing=None, class_names=(), thresholds=(0.125, 0.4375))
+    described = FORMAT.described(
+        content, told_of(preprocessing=PREPARATION, class_names=("cat",), thresholds=(0.25, 0.4375))
+    )
+    again = FORMAT.described(described, told_of(preprocessing=None, class_names=(), thresholds=(0.125, 0.4375)))
     onnx.checker.check_model(onnx.load_from_string(again))
     (tmp_path / "model.onnx").write_bytes(again)
     a_picture(40, 30).save(tmp_path / "picture.png")
@@ -132,8 +135,7 @@ def test_the_script_prints_names_without_control_characters(tmp_path) -> None:
     network = nn.Sequential(nn.Conv2d(3, 2, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     content = FORMAT.described(
         onnx_model(network, torch.zeros(1, 3, 24, 24)),
-        preprocessing=PREPARATION,
-        class_names=("cat\x1b]0;owned\x07", "dog\u202e\n"),
+        told_of(preprocessing=PREPARATION, class_names=("cat\x1b]0;owned\x07", "dog\u202e\n")),
     )
     (tmp_path / "predict.py").write_text(FORMAT.kit("net.onnx")["predict.py"])
     (tmp_path / "net.onnx").write_bytes(content)

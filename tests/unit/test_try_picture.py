@@ -14,6 +14,7 @@ from PIL import Image
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import InvalidDataset, NotFound
 from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.onnx.metadata import told_of
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.answers import picture_answers
 from senseapp.reconstruct.write import onnx_model
@@ -52,7 +53,7 @@ def in_onnxruntime(**files: Path) -> list[tuple[str, Path, str]]:
 
 def exported(model: LoadedModel, path: Path, names: tuple[str, ...]) -> Path:
     content = onnx_model(model.module, torch.zeros(1, *model.preprocessing.input_shape))
-    path.write_bytes(OPERATIONS.described(content, preprocessing=model.preprocessing, class_names=names))
+    path.write_bytes(OPERATIONS.described(content, told_of(preprocessing=model.preprocessing, class_names=names)))
     return path
 
 
@@ -213,5 +214,5 @@ def test_nobody_else_may_ask_the_networks_of_a_run(service: Service) -> None:
 def test_files_without_class_names_say_so() -> None:
     network = onnx_model(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval(), torch.zeros(1, 1, 2, 2))
     assert OPERATIONS.class_names(network) == ()
-    described = OPERATIONS.described(network, preprocessing=None, class_names=("no", "yes"))
+    described = OPERATIONS.described(network, told_of(preprocessing=None, class_names=("no", "yes")))
     assert OPERATIONS.class_names(described) == ("no", "yes")

@@ -29,7 +29,7 @@ from senseapp.tasks.reading import Evidence, UsualInput
 
 CLASSES, PREPARATION = "senseapp.classes", "senseapp.preparation"
 """Keys of the entries that senseapp writes: a JSON list by output, and a JSON object of Preprocessing's fields."""
-THRESHOLD, ORIGINAL_THRESHOLD = "senseapp.score_threshold", "senseapp.original_score_threshold"
+THRESHOLDS = ("senseapp.score_threshold", "senseapp.original_score_threshold")
 """Keys of the scores from which answers count, in this file and in the one that it was made of."""
 PADDLEX = "inference.yml"
 """Name of the settings that PaddleX exports beside a file, under which they are kept in it."""
@@ -54,7 +54,7 @@ _USUAL_VALUES: Mapping[str, tuple[str, tuple[float, ...], tuple[float, ...]]] = 
 
 
 def told_of(
-    preprocessing: Preprocessing | None, class_names: Sequence[str], thresholds: tuple[float, float] | None
+    preprocessing: Preprocessing | None, class_names: Sequence[str], thresholds: tuple[float, float] | None = None
 ) -> dict[str, str]:
     """Return the entries that a program needs to run a file on pictures, as far as they are given.
 
@@ -70,13 +70,8 @@ def told_of(
     if class_names and len(names) <= LONGEST_NAMES:
         found[CLASSES] = names
     if thresholds is not None:
-        found |= dict(zip((THRESHOLD, ORIGINAL_THRESHOLD), map(repr, thresholds), strict=True))
+        found |= dict(zip(THRESHOLDS, map(repr, thresholds), strict=True))
     return found
-
-
-def num_classes_in(metadata: Mapping[str, str]) -> int:
-    """Return how many class names the file has; 0 where it has none."""
-    return len(_names_in(metadata))
 
 
 def side_in(metadata: Mapping[str, str]) -> int | None:
@@ -96,11 +91,12 @@ def class_names_in(metadata: Mapping[str, str], count: int) -> tuple[str, ...]:
     >>> class_names_in({"character": "cat\ndog"}, 2)
     ('cat', 'dog')
     """
-    names = _names_in(metadata)
+    names = names_in(metadata)
     return names if len(names) == count else ()
 
 
-def _names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
+def names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the class names of a file, by output; empty where it has none."""
     for key, read in ((CLASSES, read_json), (_NAMES, read_python), (_LINES, str.splitlines)):
         names = _listed(metadata.get(key, ""), read)
         if names:

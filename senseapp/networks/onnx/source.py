@@ -262,7 +262,7 @@ def _readers_of(task: Task, opened: OpenedOnnx, prepared: Preprocessing, key: st
     """Return what may read the outputs of a network, by those for an image of noise; with ``key`` that of a setting."""
     if key:
         return (task.reader_of(key),)
-    num_classes = metadata.num_classes_in(opened.metadata)
+    num_classes = len(metadata.names_in(opened.metadata))
     if not task.readers(_like_outputs(opened, opened.outputs), metadata.image_shape(opened)[1:], num_classes):
         return ()
     generator = torch.Generator().manual_seed(0)

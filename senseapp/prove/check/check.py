@@ -256,7 +256,7 @@ class _Comparison:
         if side.content is None and side.context is not None:
             example = self.prepared.images.batch(0, 1).cpu()
             with suppress(InvalidSpec):
-                side.content = self.runtime.exporter(side.context.model, example).write(side.context.model)
+                side.content = self.runtime.exporter(side.context.model, example)(side.context.model)
         return side.content
 
     def _divergence(self) -> TensorDivergence | None:

@@ -18,7 +18,6 @@ from torch import Tensor
 from senseapp.core.errors import InvalidSpec, OutOfMemory, UnsupportedModel, first_line_of, is_about_memory
 from senseapp.core.texts import plural, printable_text
 from senseapp.networks.network import OUTPUTS
-from senseapp.networks.onnx.metadata import is_channels_last
 from senseapp.networks.onnx.operators.in_runtime import late
 from senseapp.runtimes.litert.file import parsed, texts
 from senseapp.runtimes.open_file import Array, FileFacts, OpenFile, longest_call
@@ -90,18 +89,12 @@ class LiteRtFile(OpenFile):
 
     def __init__(self, content: bytes, *, threads: int | None = None) -> None:
         self._interpreter = interpreter_of(content, threads)
-        (taken,) = self._interpreter.get_input_details()
-        shape = tuple(int(size) for size in taken["shape"])
-        is_scaled = bool(_scale_of(taken)[0])
+        (taken,), outputs = self._interpreter.get_input_details(), self._interpreter.get_output_details()
         self.facts = FileFacts(
             input_name=taken["name"],
-            input_shape=shape,
-            input_type="float32" if is_scaled else np.dtype(taken["dtype"]).name,
-            channels_last=is_channels_last(list(shape)),
-            outputs=tuple(
-                (each["name"], tuple(int(size) for size in each["shape"]))
-                for each in self._interpreter.get_output_details()
-            ),
+            input_shape=tuple(map(int, taken["shape"])),
+            input_type="float32" if _scale_of(taken)[0] else np.dtype(taken["dtype"]).name,
+            outputs=tuple((each["name"], tuple(map(int, each["shape"]))) for each in outputs),
             metadata={name: text.decode("utf-8", "replace") for name, text in texts(content).items()},
         )
         self._chosen = tuple(name for name, _ in self.facts.outputs)

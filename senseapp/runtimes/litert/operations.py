@@ -6,6 +6,7 @@ import copy
 import json
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,11 +16,10 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import nested_outputs
 from senseapp.compressions.quantization.grid import IntegerWeight
-from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import OUTPUTS, nesting_text
-from senseapp.networks.onnx.metadata import CLASSES, told_of
+from senseapp.networks.onnx.metadata import CLASSES
 from senseapp.records.executed import ExecutedNode
-from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
+from senseapp.runtimes.base import Exporter, Runtime
 from senseapp.runtimes.call_times import processor
 from senseapp.runtimes.kit import kit_of
 from senseapp.runtimes.library import library_call
@@ -27,26 +27,21 @@ from senseapp.runtimes.litert import LITERT
 from senseapp.runtimes.litert.file import BORDERS, layers_of, operators, parsed, texts, with_texts
 from senseapp.runtimes.litert.model import LiteRtFile
 from senseapp.runtimes.litert.quantizer import LiteRtQuantizer, recipes_of, with_stored_weights
-from senseapp.runtimes.onnxruntime.integer_weights import stored_notes
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 _STATIC = "litert-quantizer, static_wi8_ai8, min-max"
 
 
-class LiteRtExporter(Exporter):
-    """Writes float files of one image a call."""
-
-    def write(self, model: nn.Module) -> bytes:
-        """Return ``model`` as a LiteRT file; raises InvalidSpec where the converter has no operator for a part."""
-        private = copy.deepcopy(model).cpu().to(memory_format=torch.contiguous_format).eval()
-        example = self.example[:1].contiguous()
-        with library_call("This network cannot be written for LiteRT"), tempfile.TemporaryDirectory() as folder:
-            with torch.no_grad():
-                places = nested_outputs(torch.export.export(private, (example,)))
-                path = Path(folder) / "network.tflite"
-                litert_torch.convert(private, (example,)).export(str(path))
-            content = path.read_bytes()
-        return content if places == 0 else with_texts(content, {OUTPUTS: nesting_text(places).encode()})
+def _converted(example: Tensor, model: nn.Module) -> bytes:
+    """Return ``model`` as a LiteRT file of one image a call."""
+    private = copy.deepcopy(model).cpu().to(memory_format=torch.contiguous_format).eval()
+    with library_call("This network cannot be written for LiteRT"), tempfile.TemporaryDirectory() as folder:
+        with torch.no_grad():
+            places = nested_outputs(torch.export.export(private, (example,)))
+            path = Path(folder) / "network.tflite"
+            litert_torch.convert(private, (example,)).export(str(path))
+        content = path.read_bytes()
+    return content if places == 0 else with_texts(content, {OUTPUTS: nesting_text(places).encode()})
 
 
 class LiteRt(Runtime):
@@ -59,8 +54,8 @@ class LiteRt(Runtime):
     )
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
-        """Return what converts ``model`` and compressed copies of it."""
-        return LiteRtExporter(model, example)
+        """Return what converts networks; they are refused where the converter has no operator for a part."""
+        return partial(_converted, example[:1].contiguous())
 
     def open(self, content: bytes, *, threads: int | None = None) -> LiteRtFile:
         """Open a LiteRT file; raises InvalidSpec where LiteRT cannot."""
@@ -86,16 +81,8 @@ class LiteRt(Runtime):
         """Return the version of the file's schema."""
         return int(parsed(content).version)
 
-    def described(
-        self,
-        content: bytes,
-        *,
-        preprocessing: Preprocessing | None,
-        class_names: Sequence[str],
-        thresholds: tuple[float, float] | None = None,
-    ) -> bytes:
-        """Return the file with what a program needs in its metadata, under the names that ONNX files have it."""
-        told = told_of(preprocessing, class_names, thresholds)
+    def described(self, content: bytes, told: Mapping[str, str]) -> bytes:
+        """Return the file with these texts in its metadata."""
         return with_texts(content, {name: text.encode() for name, text in told.items()}) if told else content
 
     def class_names(self, content: bytes) -> tuple[str, ...]:
@@ -118,12 +105,9 @@ class LiteRt(Runtime):
         """Return the recipe of LiteRT's quantizer."""
         return recipes_of(content)
 
-    def with_quantized_weights(
-        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
-    ) -> QuantizedWeights:
+    def with_quantized_weights(self, content: bytes, integers: Mapping[str, IntegerWeight]) -> tuple[bytes, int]:
         """Return the file with weights as integers of 8 or 4 bits, which LiteRT makes float."""
-        found, stored = with_stored_weights(content, integers)
-        return QuantizedWeights(content=found, notes=stored_notes(stored, len(nodes) - stored))
+        return with_stored_weights(content, integers)
 
     # ---- int8
 

@@ -7,16 +7,14 @@ same, but onnxruntime does not fold it and then runs without prepared weights (1
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import torch
 from onnx import NodeProto, TensorProto, helper
 from torch import Tensor
 
 from senseapp.compressions.quantization.grid import IntegerWeight
-from senseapp.core.texts import plural
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.base import QuantizedWeights
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode, products
 
 _LIMIT = 8  # of INT4, the signed type below 8 bits of opset 21
@@ -25,15 +23,10 @@ _CHANGED_IN_21 = "GroupNormalization"  # other meaning of its scale since opset 
 _SAME = 2.0**-20  # relative: a folded norm rounds the product of integer and scale again
 
 
-def with_quantized_weights(
-    network: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
-) -> QuantizedWeights:
-    """Return a float ``network`` that computes the same, up to the order of its sums, with weights stored as integers.
+def with_quantized_weights(network: bytes, integers: Mapping[str, IntegerWeight]) -> tuple[bytes, int]:
+    """Return a float ONNX file that computes the same, up to the order of its sums, with weights stored as integers.
 
-    Args:
-        network: float ONNX.
-        nodes: that have rounded weights.
-        integers: by node, of its layer, before norms were folded into the weight.
+    Also of how many nodes; ``integers`` are by node, of its layer, before norms were folded into the weight.
     """
     graph = OnnxGraph(network)
     narrow = all(node.op_type != _CHANGED_IN_21 for node in graph.nodes)
@@ -44,23 +37,13 @@ def with_quantized_weights(
         if weight is not None:
             _unpack(graph, product.weight, weight, narrow=narrow)
             stored += 1
-    notes = stored_notes(stored, len(nodes) - stored)
     if not stored:
-        return QuantizedWeights(content=network, notes=notes)
+        return network, 0
     model = graph.proto()
     if any(each.data_type == TensorProto.INT4 for each in model.graph.initializer):
         next(each for each in model.opset_import if not each.domain).version = max(_OPSET, graph.opset)
         model.ir_version = max(model.ir_version, _IR)
-    return QuantizedWeights(content=bytes(model.SerializeToString()), notes=notes)
-
-
-def stored_notes(stored: int, missing: int) -> tuple[str, ...]:
-    """Return in sentences how the rounded weights of so many layers are stored: as integers, or in 32 bits."""
-    found = (
-        (stored, "stored as integers, and computed with in float"),
-        (missing, "rounded as the schedule says, and stored in 32 bits"),
-    )
-    return tuple(f"Weights of {plural(count, 'layer')} are {what}." for count, what in found if count > 0)
+    return bytes(model.SerializeToString()), stored
 
 
 def integers_of(product: WeightedNode, layer: IntegerWeight) -> IntegerWeight | None:

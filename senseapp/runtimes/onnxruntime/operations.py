@@ -20,15 +20,14 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.compressions.quantization.grid import IntegerWeight
-from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
-from senseapp.networks.onnx.metadata import CLASSES, told_of
+from senseapp.networks.onnx.metadata import CLASSES
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import tensors_of
 from senseapp.reconstruct.write import onnx_copy, onnx_program, optimized
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.executed import ExecutedNode
-from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
+from senseapp.runtimes.base import Exporter, Runtime
 from senseapp.runtimes.call_times import Kernel, processor, saturates
 from senseapp.runtimes.kit import kit_of
 from senseapp.runtimes.library import library_call
@@ -104,19 +103,10 @@ class OnnxRuntime(Runtime):
         onnx.checker.check_model(model)
         return opset_of(model)
 
-    def described(
-        self,
-        content: bytes,
-        *,
-        preprocessing: Preprocessing | None,
-        class_names: Sequence[str],
-        thresholds: tuple[float, float] | None = None,
-    ) -> bytes:
-        """Return the file with the entries of :func:`told_of` in its metadata."""
+    def described(self, content: bytes, told: Mapping[str, str]) -> bytes:
+        """Return the file with these entries in its metadata."""
         model = onnx.load_from_string(content)
-        found = {entry.key: entry.value for entry in model.metadata_props}
-        found |= told_of(preprocessing, class_names, thresholds)
-        onnx.helper.set_model_props(model, found)
+        onnx.helper.set_model_props(model, {**{entry.key: entry.value for entry in model.metadata_props}, **told})
         return bytes(model.SerializeToString())
 
     def class_names(self, content: bytes) -> tuple[str, ...]:
@@ -132,11 +122,9 @@ class OnnxRuntime(Runtime):
         """Return the nodes in float of a QDQ file for onnxruntime's quantizer, NNCF and Qualcomm's NPU."""
         return recipes_of(content)
 
-    def with_quantized_weights(
-        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
-    ) -> QuantizedWeights:
+    def with_quantized_weights(self, content: bytes, integers: Mapping[str, IntegerWeight]) -> tuple[bytes, int]:
         """Return the file with weights as integers of 8 or 4 bits, which onnxruntime makes float when it opens it."""
-        return with_quantized_weights(content, nodes, integers)
+        return with_quantized_weights(content, integers)
 
     # ---- int8
 
@@ -235,7 +223,7 @@ def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: boo
         return DefaultInt8(content=after.read_bytes(), setting=setting)
 
 
-class OnnxTemplate(Exporter):
+class OnnxTemplate:
     """A network that is exported once; networks that differ from it only in values of weights are not traced again.
 
     Tracing takes nine tenths of an export, weights the rest.
@@ -245,7 +233,10 @@ class OnnxTemplate(Exporter):
         example: images that it takes, (N, C, H, W).
     """
 
-    def write(self, model: nn.Module) -> bytes:
+    def __init__(self, model: nn.Module, example: Tensor) -> None:
+        self.model, self.example = model, example
+
+    def __call__(self, model: nn.Module) -> bytes:
         """Return ``model`` as float ONNX: what :func:`onnx_copy` returns, but for the names of nodes.
 
         Raises InvalidSpec where it cannot be exported.

@@ -18,7 +18,6 @@ from senseapp.core.errors import InvalidSpec, OutOfMemory, UnsupportedModel, fir
 from senseapp.core.process import quiet
 from senseapp.core.texts import printable_text
 from senseapp.networks.network import OUTPUTS
-from senseapp.networks.onnx.metadata import is_channels_last
 from senseapp.networks.onnx.operators.in_runtime import open_session, run_in_time
 from senseapp.networks.onnx.read import parsed_model
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
@@ -126,12 +125,10 @@ def _facts(inputs: Sequence[Any], outputs: Sequence[Any], metadata: Mapping[str,
     (taken,) = inputs
     if taken.type not in INPUT_TYPES:
         raise UnsupportedModel(f"The input “{printable_text(taken.name)}” is {taken.type}; images are numbers.")
-    shape = _shape(taken.shape)
     return FileFacts(
         input_name=taken.name,
-        input_shape=shape,
+        input_shape=_shape(taken.shape),
         input_type=np.dtype(INPUT_TYPES[taken.type]).name,
-        channels_last=is_channels_last([length or 0 for length in shape]),
         outputs=tuple((each.name, _shape(each.shape)) for each in outputs),
         metadata=dict(metadata),
     )

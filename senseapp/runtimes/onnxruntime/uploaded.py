@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import onnx
 from torch import Tensor, nn
 
 from senseapp.compressions.quantization.grid import IntegerWeight
-from senseapp.core.texts import plural
-from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import in_calls
 from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
-from senseapp.networks.onnx.modules import ImageInput
+from senseapp.networks.onnx.metadata import THRESHOLDS
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
 from senseapp.records.deployment import OperatorTime
 from senseapp.records.executed import ExecutedNode
-from senseapp.runtimes.base import Exporter, QuantizedWeights
+from senseapp.runtimes.base import Exporter
 from senseapp.runtimes.onnxruntime.float_graph import FOLDED_WEIGHT, FloatGraph, check_quantizable
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
@@ -33,18 +30,6 @@ _FOLDED = (
 )
 
 
-class UploadedExporter(Exporter):
-    """Writes the weights of compressed copies into the uploaded file."""
-
-    def __init__(self, opened: OpenedOnnx, model: nn.Module, example: Tensor) -> None:
-        super().__init__(model, example)
-        self._opened = opened
-
-    def write(self, model: nn.Module) -> bytes:
-        """Return the uploaded file with the weights of ``model``; raises InvalidSpec where they have no place in it."""
-        return with_weights(self._opened, model).content
-
-
 class UploadedRuntime(OnnxRuntime):
     """onnxruntime, or the runtime that a subclass names beside this class, on edited copies of one uploaded file.
 
@@ -54,7 +39,6 @@ class UploadedRuntime(OnnxRuntime):
 
     def __init__(self, opened: OpenedOnnx) -> None:
         self._opened = opened
-        self._images = opened.network.images or ImageInput(dtype=opened.input_dtype)
         self._graph_of = lru_cache(maxsize=2)(
             lambda content: FloatGraph.of(content, opened.outputs, opened.input_shape)
         )
@@ -63,7 +47,7 @@ class UploadedRuntime(OnnxRuntime):
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
         """Return what writes weights of ``model`` and compressed copies of it into the uploaded file."""
-        return UploadedExporter(self._opened, model, example)
+        return lambda changed: with_weights(self._opened, changed).content
 
     def open(self, content: bytes, *, threads: int | None = None) -> OpenFile:
         """Open an edited file; where only outputs count, it computes those that are measured."""
@@ -102,24 +86,17 @@ class UploadedRuntime(OnnxRuntime):
         """Return the operator set of the file, which onnxruntime has opened: it need not pass ONNX's own checker."""
         return opset_of(onnx.load_from_string(content))
 
-    def described(
-        self,
-        content: bytes,
-        *,
-        preprocessing: Preprocessing | None,
-        class_names: Sequence[str],
-        thresholds: tuple[float, float] | None = None,
-    ) -> bytes:
+    def described(self, content: bytes, told: Mapping[str, str]) -> bytes:
         """Return the file with thresholds of scores: its other metadata stay those of the uploaded one."""
-        return super().described(content, preprocessing=None, class_names=(), thresholds=thresholds)
+        return super().described(content, {key: text for key, text in told.items() if key in THRESHOLDS})
 
     def input_words(self, shape: Sequence[int]) -> str:
         """Return the type and shape that the file declares, for images of ``shape`` (C, H, W)."""
         channels, height, width = shape
-        own = (height, width, channels) if self._images.channels_last else (channels, height, width)
-        opened = self.opened(self._opened.content)
-        sizes = ", ".join(map(str, (opened.fixed_batch or "N", *own)))
-        return f"{self._opened.input_name}, {opened.facts.input_type}, is ({sizes})"
+        facts = self.opened(self._opened.content).facts
+        own = (height, width, channels) if facts.channels_last else (channels, height, width)
+        sizes = ", ".join(map(str, (facts.input_shape[0] or "N", *own)))
+        return f"{facts.input_name}, {facts.input_type}, is ({sizes})"
 
     def changes(self, content: bytes) -> tuple[str, ...]:
         """Return in sentences what differs between the uploaded file and ``content``."""
@@ -131,12 +108,9 @@ class UploadedRuntime(OnnxRuntime):
         folding = (_FOLDED,) if any(FOLDED_WEIGHT in name for name in found.added_tensors) else ()
         return (*graph.notes, *found.sentences[:-1], *folding, found.sentences[-1])
 
-    def with_quantized_weights(
-        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
-    ) -> QuantizedWeights:
+    def with_quantized_weights(self, content: bytes, integers: Mapping[str, IntegerWeight]) -> tuple[bytes, int]:
         """Return the file as it is: weights stay tensors of the type that they were uploaded in."""
-        note = f"Weights of {plural(len(nodes), 'layer')} are rounded as the schedule says, and stored as they were."
-        return QuantizedWeights(content=content, notes=(note,))
+        return content, 0
 
     # ---- int8 and times
 
@@ -173,5 +147,4 @@ class UploadedRuntime(OnnxRuntime):
     def inputs(self, batches: Sequence[Tensor]) -> list[Tensor]:
         """Return batches as calls of the file take them."""
         file = self.opened(self._opened.content)
-        taken = replace(self._images, batch=file.fixed_batch)
-        return [taken.of(part) for batch in batches for part in in_calls(file, batch)]
+        return [file.fed(part) for batch in batches for part in in_calls(file, batch)]

@@ -16,7 +16,6 @@ from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes, ope
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.process import quiet
 from senseapp.networks.network import OUTPUTS
-from senseapp.networks.onnx.metadata import is_channels_last
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import RUNS, Kernel, processor, usual_input
@@ -141,13 +140,11 @@ class OpenVinoModel(OpenFile):
     def __init__(self, content: bytes, *, threads: int | None = None) -> None:
         self._content, self._threads = content, threads or torch.get_num_threads()
         (taken,) = read(content).inputs
-        shape = tuple(size.get_length() if size.is_static else None for size in taken.partial_shape)
         model = onnx.load_from_string(content)
         self.facts = FileFacts(
             input_name=taken.get_any_name(),
-            input_shape=shape,
+            input_shape=tuple(size.get_length() if size.is_static else None for size in taken.partial_shape),
             input_type=np.dtype(taken.element_type.to_dtype()).name,
-            channels_last=is_channels_last([length or 0 for length in shape]),
             outputs=tuple((each.name, ()) for each in model.graph.output),
         )
         self._chosen = tuple(name for name, _ in self.facts.outputs)

@@ -133,7 +133,7 @@ def _write_first_file() -> None:
     from senseapp.runtimes.base import runtime_for
 
     layer = torch.nn.Conv2d(1, 1, 1).eval()
-    runtime_for(usual_runtime(), None).exporter(layer, torch.zeros(1, 1, 4, 4)).write(layer)
+    runtime_for(usual_runtime(), None).exporter(layer, torch.zeros(1, 1, 4, 4))(layer)
 
 
 def _warm(talk: _Conversation, request: None) -> None:

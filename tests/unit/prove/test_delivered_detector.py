@@ -21,6 +21,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import TensorImages
 from senseapp.measure.context import MeasurementContext
 from senseapp.metrics.detection import AGREEMENT_50, OBJECTS
+from senseapp.networks.onnx.metadata import told_of
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.deploy import Deployed, deploy, original_source
 from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
@@ -170,7 +171,7 @@ def test_metadata_that_were_there_stay(file: Path) -> None:
     model = onnx.load(file)
     model.metadata_props.add(key="stride", value="32")
     content = model.SerializeToString()
-    told = OPERATIONS.described(content, preprocessing=None, class_names=(), thresholds=(0.25, 0.3))
+    told = OPERATIONS.described(content, told_of(preprocessing=None, class_names=(), thresholds=(0.25, 0.3)))
     after = onnx.load_from_string(told)
     assert {each.key for each in after.metadata_props} == {
         "stride", "senseapp.score_threshold", "senseapp.original_score_threshold"

@@ -120,7 +120,7 @@ def test_a_file_gives_what_torch_gives_for_any_number_of_images(exported):
 
 
 def test_what_is_no_network_is_one_sentence():
-    with pytest.raises(InvalidSpec, match="onnxruntime cannot open this network"):
+    with pytest.raises(InvalidSpec, match="onnxruntime cannot open this file"):
         RuntimeModel(b"not ONNX")
 
 
@@ -155,9 +155,9 @@ def test_a_stored_proof_has_the_integers_that_its_weights_are_made_of(adapting: 
         assert torch.equal(weight.values, new.integers[name].values)
     notes = deploy(evaluator, stored, DeploySettings(kind="float", batch=1)).record.notes
     assert any("stored as integers, and computed with in float" in note for note in notes)
-    assert not any("stored in 32 bits" in note for note in notes)
+    assert not any("stored as they were" in note for note in notes)
     weights.with_suffix(".int.safetensors.gz").unlink()  # as in a home of before
     older = stored_source(evaluator, ONNX, proven.result, weights)
     assert older.integers == {}
     notes = deploy(evaluator, older, DeploySettings(kind="float", batch=1)).record.notes
-    assert any("rounded as the schedule says, and stored in 32 bits" in note for note in notes)
+    assert any("rounded as the schedule says, and stored as they were" in note for note in notes)

@@ -66,7 +66,7 @@ def a_context(network: nn.Module, task: Classification = PICKED) -> MeasurementC
 def test_a_module_and_its_file_are_judged_alike(reads_batch: bool) -> None:
     dense, changed = (a_context(Nesting(factor=factor, reads_batch=reads_batch)) for factor in (1.0, 0.5))
     exporter = OPERATIONS.exporter(dense.model, IMAGES[:1])
-    original, file = (OPERATIONS.open(exporter.write(each.model)) for each in (dense, changed))
+    original, file = (OPERATIONS.open(exporter(each.model)) for each in (dense, changed))
     assert original.fixed_batch == (1 if reads_batch else None)
     assert len(original.tensors(IMAGES[:1])) == 2
     raw = file.run(IMAGES[:1])
@@ -87,7 +87,7 @@ def test_a_module_and_its_file_are_judged_alike(reads_batch: bool) -> None:
 
 def test_a_file_in_int8_nests_its_outputs_too() -> None:
     dense = a_context(Nesting())
-    content = OPERATIONS.exporter(dense.model, IMAGES[:1]).write(dense.model)
+    content = OPERATIONS.exporter(dense.model, IMAGES[:1])(dense.model)
     judge = Judge(PICKED, JudgingImages.of_batches([IMAGES]), OPERATIONS.open(content), num_outputs=CLASSES)
     quantizer = OPERATIONS.quantizer(content, [IMAGES])
     files = [quantizer.write(), quantizer.write(but=[quantizer.nodes(quantizer.write())[0]])]

@@ -17,6 +17,7 @@ from torch import nn
 from senseapp.compressions.quantization.grid import GRIDS, IntegerWeight, scale_of
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.onnx.metadata import told_of
 
 pytest.importorskip("litert_torch", reason="the extra litert is not installed")
 pytestmark = pytest.mark.slow
@@ -70,7 +71,7 @@ def network():
 
 @pytest.fixture(scope="module")
 def content(runtime, network, images):
-    return runtime.exporter(network, images).write(network)
+    return runtime.exporter(network, images)(network)
 
 
 def answers(runtime, content, images):
@@ -89,7 +90,7 @@ def test_a_file_answers_as_torch_does(runtime, network, images, content):
 
 def test_several_outputs_are_nested_as_in_the_network(runtime, images):
     network = Small(several=True).eval()
-    found = runtime.open(runtime.exporter(network, images).write(network)).run(images[:1])
+    found = runtime.open(runtime.exporter(network, images)(network)).run(images[:1])
     with torch.no_grad():
         wanted = network(images[:1])
     assert found.keys() == wanted.keys()
@@ -175,7 +176,7 @@ def test_the_recipe_of_a_file_makes_it_again_in_the_library(runtime, images, con
 def test_the_kit_runs_a_file_on_a_picture_without_senseapp(runtime, images, content, tmp_path):
     preparation = Preprocessing(input_shape=(3, 16, 16), mean=(0.5,) * 3, std=(0.25,) * 3, crop_pct=1.0)
     rounded = runtime.quantizer(content, [images]).write()
-    named = runtime.described(rounded, preprocessing=preparation, class_names=list("abcde"))
+    named = runtime.described(rounded, told_of(preprocessing=preparation, class_names=list("abcde")))
     (tmp_path / "net.tflite").write_bytes(named)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8))
     picture.save(tmp_path / "picture.png")
@@ -193,15 +194,17 @@ def test_the_kit_runs_a_file_on_a_picture_without_senseapp(runtime, images, cont
 
 def test_a_file_holds_what_a_program_needs(runtime, images, content):
     preparation = Preprocessing(input_shape=(3, 16, 16), mean=(0.5,) * 3, std=(0.25,) * 3, crop_pct=1.0)
-    told = runtime.described(content, preprocessing=preparation, class_names=["a", "b"], thresholds=(0.25, 0.5))
+    told = runtime.described(
+        content, told_of(preprocessing=preparation, class_names=["a", "b"], thresholds=(0.25, 0.5))
+    )
     assert runtime.class_names(told) == ("a", "b")
     assert texts(told)["senseapp.score_threshold"] == b"0.25"
     assert runtime.format_version(told) == 3
     assert torch.equal(answers(runtime, told, images[:2]), answers(runtime, content, images[:2]))
     rounded = runtime.quantizer(content, [images]).write()
-    named = runtime.described(rounded, preprocessing=preparation, class_names=["a", "b"])
+    named = runtime.described(rounded, told_of(preprocessing=preparation, class_names=["a", "b"]))
     assert torch.equal(answers(runtime, named, images[:2]), answers(runtime, rounded, images[:2]))
-    again = runtime.described(told, preprocessing=preparation, class_names=["c"])
+    again = runtime.described(told, told_of(preprocessing=preparation, class_names=["c"]))
     assert runtime.class_names(again) == ("c",)
 
 
@@ -225,7 +228,7 @@ def test_what_the_converter_lacks_is_refused_in_a_sentence(runtime, images):
             return torch.linalg.svdvals(images)
 
     with pytest.raises(InvalidSpec, match="cannot be written for LiteRT"):
-        runtime.exporter(Unknown(), images).write(Unknown())
+        runtime.exporter(Unknown(), images)(Unknown())
 
 
 def test_fitted_weights_and_ranges_do_less_harm(runtime, network, images, content):
@@ -267,7 +270,7 @@ class Kinds(nn.Module):
 @pytest.fixture(scope="module")
 def kinds(runtime, images):
     network = Kinds().eval()
-    return runtime.exporter(network, images).write(network)
+    return runtime.exporter(network, images)(network)
 
 
 def sums_of(node, read, weight, offsets):
@@ -321,20 +324,16 @@ def test_weights_of_few_bits_are_stored_in_8_or_4(runtime, images):
         scale = scale_of(weight, bits=bits)
         integers[name] = IntegerWeight.of(weight, scale, GRIDS["int"](bits))
         weight.data.copy_(integers[name].dequantized())
-    content = runtime.exporter(network, images).write(network)
+    content = runtime.exporter(network, images)(network)
     owners = runtime.layers_of_nodes(content, list(layers))
-    stored = runtime.with_quantized_weights(
-        content, list(owners), {node: integers[layer] for node, layer in owners.items()}
-    )
-    assert stored.notes == ("Weights of 4 layers are stored as integers, and computed with in float.",)
-    assert len(stored.content) < len(content)
-    assert relative_error(answers(runtime, stored.content, images), answers(runtime, content, images)) < 1e-5
-    model = parsed(stored.content)
+    found, stored = runtime.with_quantized_weights(content, {node: integers[layer] for node, layer in owners.items()})
+    assert stored == 4
+    assert len(found) < len(content)
+    assert relative_error(answers(runtime, found, images), answers(runtime, content, images)) < 1e-5
+    model = parsed(found)
     kinds = [each.type for each in model.subgraphs[0].tensors if each.type in (TensorType.INT4, TensorType.INT8)]
     assert sorted(kinds) == sorted([TensorType.INT4, TensorType.INT8] * 2)
-    unknown = runtime.with_quantized_weights(content, list(owners), {})
-    assert unknown.content == content
-    assert unknown.notes == ("Weights of 4 layers are rounded as the schedule says, and stored in 32 bits.",)
+    assert runtime.with_quantized_weights(content, {}) == (content, 0)
 
 
 def test_of_networks_with_layer_norms_products_alone_are_in_int8(runtime):
@@ -343,7 +342,7 @@ def test_of_networks_with_layer_norms_products_alone_are_in_int8(runtime):
         nn.Conv2d(3, 8, 4, stride=4), nn.Flatten(2), nn.LayerNorm(16), nn.Linear(16, 8), nn.GELU(), nn.Flatten()
     )
     images = torch.randn(8, 3, 16, 16)
-    content = runtime.exporter(network.eval(), images).write(network)
+    content = runtime.exporter(network.eval(), images)(network)
     quantizer = runtime.quantizer(content, [images])
     every = quantizer.write()
     kinds = {each.name: each.kind for each in operators(content)}

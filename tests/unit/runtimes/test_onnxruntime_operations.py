@@ -78,7 +78,7 @@ def without_names_of_nodes(content: bytes) -> bytes:
 @pytest.mark.wide
 def test_other_weights_give_what_their_own_export_does(network, template, exports) -> None:
     for each in (randomized(network, 1), randomized(network, 2), network):
-        found, own = template.write(each), onnx_copy(each, IMAGES[:1])
+        found, own = template(each), onnx_copy(each, IMAGES[:1])
         assert without_names_of_nodes(found) == without_names_of_nodes(own)
     assert not exports
 
@@ -88,13 +88,13 @@ def test_other_structures_are_exported_anew(network, template, exports) -> None:
     other_class.norm = nn.Identity()
     hooked.head.register_forward_hook(lambda module, inputs, output: output * 2)
     for each in (narrow, other_class, hooked):
-        assert template.write(each.eval()) == b"exported anew"
+        assert template(each.eval()) == b"exported anew"
     assert exports == [narrow, other_class, hooked]
 
 
 def test_a_changed_tensor_without_a_name_in_the_file_is_exported_anew(network, template, exports) -> None:
     del template._program.model.graph.initializers["scale"]
-    assert template.write(randomized(network, 3)) == b"exported anew"
+    assert template(randomized(network, 3)) == b"exported anew"
 
 
 class InPlace(nn.Module):

@@ -30,7 +30,7 @@ def content(images: torch.Tensor) -> bytes:
     body = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()]
     network = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
     runtime = runtime_named("onnxruntime")
-    return runtime.quantizer(runtime.exporter(network, images).write(network), [images]).write()
+    return runtime.quantizer(runtime.exporter(network, images)(network), [images]).write()
 
 
 def test_the_simulator_answers_nearly_as_onnxruntime_without_integer_kernels(

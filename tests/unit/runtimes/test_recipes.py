@@ -47,7 +47,7 @@ class Reader(CalibrationDataReader):
 def made(tmp_path_factory) -> tuple[Path, bytes, dict[str, str]]:
     """A float file, a file of it with a node in float and one with weights of 8 bits only, and its recipes."""
     runtime, network = runtime_named("onnxruntime"), Small().eval()
-    content = runtime.exporter(network, IMAGES).write(network)
+    content = runtime.exporter(network, IMAGES)(network)
     quantizer = runtime.quantizer(content, [IMAGES])
     products = [name for name in quantizer.nodes(quantizer.write()) if "conv" in name.lower()]
     mixed = quantizer.write(but=products[:1], weights_only=products[1:2])
