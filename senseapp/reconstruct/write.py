@@ -29,6 +29,7 @@ from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.descriptions import Effect
 from senseapp.networks.network import OUTPUTS, nesting_text
+from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
 from senseapp.reconstruct.apply import AppliedModel
@@ -88,8 +89,8 @@ def _network_writers(
 
 
 def _edited(uploaded: OpenedOnnx, model: nn.Module) -> tuple[bytes, tuple[str, ...]]:
-    found = with_weights(uploaded, model)
-    return found.content, found.difference.sentences
+    content = with_weights(uploaded, model)
+    return content, difference(uploaded.content, content).sentences
 
 
 def _separate_state(model: nn.Module) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from torch import nn
 
 from scripts.peer_environment import PeerFailed, ensure
 from senseapp.core.errors import UnsupportedModel
+from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.write import with_weights
 from tests.cases import first_of
@@ -94,12 +95,12 @@ def test_only_changed_weights_of_a_file_of_another_project_are_written(name: str
             weight = network.get_submodule(layer).weight
             weight[weight.abs() < weight.abs().median()] = 0
     edited = with_weights(opened, network)
-    assert len(edited.content) == len(opened.content)
-    assert {each.name for each in edited.difference.tensors} == {
+    assert len(edited) == len(opened.content)
+    assert {each.name for each in difference(opened.content, edited).tensors} == {
         opened.tensors[f"{layer}.weight"].initializer for layer in changed
     }
-    assert len(edited.difference.parts) == 1
-    assert edited.difference.otherwise_identical
+    assert len(difference(opened.content, edited).parts) == 1
+    assert difference(opened.content, edited).otherwise_identical
 
 
 @pytest.mark.peer

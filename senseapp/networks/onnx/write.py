@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from senseapp.core.errors import InvalidSpec, SenseError
 from senseapp.networks.onnx.build import ReadAt
 from senseapp.networks.onnx.check import TOLERANCE_OF_ROUNDED, check, sample_inputs, tolerance_of
-from senseapp.networks.onnx.difference import HALF, OnnxDifference, difference
+from senseapp.networks.onnx.difference import HALF
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.normalise import normalise
@@ -34,15 +34,7 @@ Shape = tuple[int, ...]
 _INSIDE = "is inside a function or branch (If) of the graph, where it cannot be changed."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EditedOnnx:
-    """The edited file, and what differs from the uploaded one."""
-
-    content: bytes
-    difference: OnnxDifference
-
-
-def with_weights(opened: OpenedOnnx, model: nn.Module) -> EditedOnnx:
+def with_weights(opened: OpenedOnnx, model: nn.Module) -> bytes:
     """Return the file of ``opened`` with the weights of ``model``, a changed copy of its network.
 
     Raises:
@@ -51,13 +43,13 @@ def with_weights(opened: OpenedOnnx, model: nn.Module) -> EditedOnnx:
     network = network_in(model)
     writing = _Writing(opened=opened, before=tensors_of(opened.network), after=tensors_of(network))
     if not writing.changed:
-        return EditedOnnx(content=opened.content, difference=difference(opened.content, opened.content))
+        return opened.content
     if any(value.shape != writing.before[name].shape for name, value in writing.after.items()):
         follow_shapes(writing.graph, opened, network)
     writing.write()
     content = writing.graph.content()
     _check(opened, network, content)
-    return EditedOnnx(content=content, difference=difference(opened.content, content))
+    return content
 
 
 def network_in(model: nn.Module) -> OnnxNetwork:

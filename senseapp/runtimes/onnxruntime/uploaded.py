@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import onnx
 from torch import Tensor, nn
@@ -47,7 +47,7 @@ class UploadedRuntime(OnnxRuntime):
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
         """Return what writes weights of ``model`` and compressed copies of it into the uploaded file."""
-        return lambda changed: with_weights(self._opened, changed).content
+        return partial(with_weights, self._opened)
 
     def open(self, content: bytes, *, threads: int | None = None) -> OpenFile:
         """Open an edited file; where only outputs count, it computes those that are measured."""

@@ -179,7 +179,7 @@ def test_layers_on_both_sides_are_measured_as_the_runtime_measures_the_edited_fi
         with torch.no_grad():
             smallest = weight.abs().flatten().argsort(stable=True)[: weight.numel() // 2]
             weight.view(-1)[smallest] = 0
-        edited = with_weights(opened, changed).content
+        edited = with_weights(opened, changed)
         before, after = (torch.from_numpy(run(each, images)).log_softmax(1) for each in (opened.content, edited))
         divergence = float((before.exp() * (before - after)).sum(1).mean())
         measured = next(each for each in found[layer] if each.metric == "kl")

@@ -24,6 +24,7 @@ from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import Applied, CompressionRequest, build_compressor
 from senseapp.compressions.pruning.pruning import PruningCompressor
 from senseapp.core.errors import InvalidSpec
+from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.modules import layers_of_products
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.write import shrunk, with_weights
@@ -151,12 +152,12 @@ def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
     scale = float(expected.abs().max())
     assert float((expected - found).abs().max()) <= 1e-5 * scale
     edited = with_weights(opened, built)
-    assert len(edited.content) < len(opened.content)
-    assert edited.difference.otherwise_identical
-    assert not edited.difference.removed_nodes
-    assert not edited.difference.added_nodes
-    np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES)[0], expected, atol=1e-4 * scale)
-    before, after = onnx.load_from_string(opened.content), onnx.load_from_string(edited.content)
+    assert len(edited) < len(opened.content)
+    assert difference(opened.content, edited).otherwise_identical
+    assert not difference(opened.content, edited).removed_nodes
+    assert not difference(opened.content, edited).added_nodes
+    np.testing.assert_allclose(by_onnxruntime(edited, IMAGES)[0], expected, atol=1e-4 * scale)
+    before, after = onnx.load_from_string(opened.content), onnx.load_from_string(edited)
     assert list(before.graph.input) == list(after.graph.input)
     assert list(before.graph.output) == list(after.graph.output)
     assert [each.name for each in before.graph.node] == [each.name for each in after.graph.node]
@@ -223,9 +224,9 @@ def test_a_mean_in_another_layout_of_memory_keeps_neither_images_nor_channels() 
     built, _, layers = pruned(opened.network)
     assert layers == ["a"]
     edited = with_weights(opened, built)
-    assert edited.difference.otherwise_identical
+    assert difference(opened.content, edited).otherwise_identical
     with torch.no_grad():
-        np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES[:1])[0], built(IMAGES)[:1], rtol=1e-4)
+        np.testing.assert_allclose(by_onnxruntime(edited, IMAGES[:1])[0], built(IMAGES)[:1], rtol=1e-4)
 
 
 def test_layers_without_bias_are_layers_where_the_newer_exporter_has_not_optimised() -> None:
@@ -241,7 +242,7 @@ def test_layers_without_bias_are_layers_where_the_newer_exporter_has_not_optimis
         expected = own(IMAGES[:1])
     torch.testing.assert_close(built(IMAGES[:1]), expected)
     edited = with_weights(opened, built)
-    np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES[:1])[0], expected, atol=1e-5)
+    np.testing.assert_allclose(by_onnxruntime(edited, IMAGES[:1])[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
@@ -274,8 +275,8 @@ def test_a_fixed_target_of_a_flattening_is_corrected() -> None:
     (own, _, layers), (built, _, built_layers) = pruned(network), pruned(opened.network)
     assert layers == built_layers == ["0"]
     edited = with_weights(opened, built)
-    np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES[:1])[0], own(IMAGES[:1]), atol=1e-5)
-    assert edited.difference.otherwise_identical
+    np.testing.assert_allclose(by_onnxruntime(edited, IMAGES[:1])[0], own(IMAGES[:1]), atol=1e-5)
+    assert difference(opened.content, edited).otherwise_identical
 
 
 def test_a_weight_in_another_shape_is_refused() -> None:
@@ -350,12 +351,12 @@ def test_a_transformer_has_the_groups_of_its_module_but_for_heads(export: Callab
     ratios = {target.layer: 0.34 for target in built.targets}
     assert built.prune(ratios) == own.prune(ratios)
     edited = with_weights(opened, built._model)
-    assert len(edited.content) < len(opened.content)
-    assert edited.difference.otherwise_identical
+    assert len(edited) < len(opened.content)
+    assert difference(opened.content, edited).otherwise_identical
     for number in (1, 2, 3):
         expected_scores = own._model(SMALL_IMAGES[:number])
-        np.testing.assert_allclose(by_onnxruntime(edited.content, SMALL_IMAGES[:number])[0], expected_scores, atol=1e-5)
-    onnx.checker.check_model(onnx.load_from_string(edited.content), full_check=True)
+        np.testing.assert_allclose(by_onnxruntime(edited, SMALL_IMAGES[:number])[0], expected_scores, atol=1e-5)
+    onnx.checker.check_model(onnx.load_from_string(edited), full_check=True)
 
 
 @pytest.mark.parametrize(

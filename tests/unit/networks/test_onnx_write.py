@@ -18,7 +18,7 @@ from senseapp.networks.onnx.check import check, first_unlike
 from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
-from senseapp.networks.onnx.write import EditedOnnx, network_in, with_weights
+from senseapp.networks.onnx.write import network_in, with_weights
 from tests.onnx_graphs import by_onnxruntime, file_of, model_of, node, weights
 
 SAME = {"pads": [1, 1, 1, 1]}
@@ -49,10 +49,10 @@ def halved(network: nn.Module, only: str = "") -> nn.Module:
     return changed
 
 
-def edited(opened: OpenedOnnx, changed: nn.Module, shape: tuple[int, ...] = (1, 3, 8, 8)) -> EditedOnnx:
+def edited(opened: OpenedOnnx, changed: nn.Module, shape: tuple[int, ...] = (1, 3, 8, 8)) -> bytes:
     """Return the file with the weights of ``changed``, once onnxruntime computes the same from it."""
     found, images = with_weights(opened, changed), torch.rand(shape)
-    np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], changed(images).detach(), atol=1e-5)
+    np.testing.assert_allclose(by_onnxruntime(found, images)[0], changed(images).detach(), atol=1e-5)
     return found
 
 
@@ -74,8 +74,8 @@ def same_but_for(before: bytes, after: bytes, tensors: set[str]) -> None:
 def test_an_unchanged_network_gives_the_uploaded_bytes() -> None:
     opened = open_onnx(small_file())
     found = with_weights(opened, copy.deepcopy(opened.network))
-    assert found.content == opened.content
-    assert found.difference.sentences == ("The file is the uploaded one.",)
+    assert found == opened.content
+    assert difference(opened.content, found).sentences == ("The file is the uploaded one.",)
 
 
 def test_a_network_that_amplifies_rounding_is_compared_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +86,9 @@ def test_a_network_that_amplifies_rounding_is_compared_step_by_step(monkeypatch:
     with torch.no_grad():
         changed.get_submodule("c").weight.normal_(generator=torch.Generator().manual_seed(0))
     found = with_weights(opened, changed)
-    same_but_for(opened.content, found.content, {"w"})
+    same_but_for(opened.content, found, {"w"})
     inputs = {"x": torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))}
-    assert first_unlike(changed, OnnxGraph(found.content), inputs, batch=1, tolerance=1e-5) == ""
+    assert first_unlike(changed, OnnxGraph(found), inputs, batch=1, tolerance=1e-5) == ""
     assert first_unlike(changed, OnnxGraph(opened.content), inputs, batch=1, tolerance=1e-5) == "c"
     monkeypatch.setattr(write._Writing, "write", lambda _writing: None)
     with pytest.raises(InvalidSpec, match=r"cannot be edited: .* first at node “c”"):
@@ -109,15 +109,15 @@ def test_one_changed_weight_changes_the_numbers_of_one_tensor() -> None:
     opened = open_onnx(small_file())
     changed = halved(opened.network, "first")
     found = with_weights(opened, changed)
-    same_but_for(opened.content, found.content, {"first.weight"})
-    assert len(found.content) == len(opened.content)
-    own = [place for place, (a, b) in enumerate(zip(opened.content, found.content, strict=True)) if a != b]
+    same_but_for(opened.content, found, {"first.weight"})
+    assert len(found) == len(opened.content)
+    own = [place for place, (a, b) in enumerate(zip(opened.content, found, strict=True)) if a != b]
     start = opened.content.index(numpy_helper.from_array(weights(4, 3, 3, 3)).raw_data)
     assert start <= own[0]
     assert own[-1] < start + 4 * 108
-    [tensor] = found.difference.tensors
+    [tensor] = difference(opened.content, found).tensors
     assert (tensor.name, tensor.changed, tensor.size) == ("first.weight", 54, 108)
-    assert found.difference.sentences[-1] == IDENTICAL
+    assert difference(opened.content, found).sentences[-1] == IDENTICAL
 
 
 def stored_as_floats(model: onnx.ModelProto) -> None:
@@ -153,11 +153,11 @@ def test_weights_are_written_back_in_the_form_that_they_are_stored_in(
     opened = open_onnx(model.SerializeToString())
     changed = halved(opened.network)
     found = edited(opened, changed)
-    assert {each.name for each in found.difference.tensors} == {"first.weight", "second.weight"}
-    assert found.difference.otherwise_identical
-    assert not found.difference.added_tensors
+    assert {each.name for each in difference(opened.content, found).tensors} == {"first.weight", "second.weight"}
+    assert difference(opened.content, found).otherwise_identical
+    assert not difference(opened.content, found).added_tensors
     if form is not in_constant_nodes:
-        same_but_for(opened.content, found.content, {"first.weight", "second.weight"})
+        same_but_for(opened.content, found, {"first.weight", "second.weight"})
 
 
 @pytest.mark.parametrize("raw", [True, False])
@@ -175,12 +175,12 @@ def test_half_precision_stays_and_says_that_it_rounds(raw: bool) -> None:
     with torch.no_grad():
         changed.get_parameter("first.weight")[0] *= 0.77
     found = with_weights(opened, changed)
-    same_but_for(opened.content, found.content, {"first.weight"})
-    [tensor] = found.difference.tensors
+    same_but_for(opened.content, found, {"first.weight"})
+    [tensor] = difference(opened.content, found).tensors
     assert tensor.half
     assert tensor.changed == 27
-    assert "half precision" in " ".join(found.difference.sentences)
-    written_back = {each.name: each for each in onnx.load_from_string(found.content).graph.initializer}["first.weight"]
+    assert "half precision" in " ".join(difference(opened.content, found).sentences)
+    written_back = {each.name: each for each in onnx.load_from_string(found).graph.initializer}["first.weight"]
     expected = changed.get_parameter("first.weight").detach().numpy().astype(np.float16)
     np.testing.assert_array_equal(numpy_helper.to_array(written_back), expected)
 
@@ -192,10 +192,10 @@ def test_layers_that_share_a_bias_get_one_each_when_they_differ() -> None:
     layers = [each for each in changed.modules() if isinstance(each, nn.Conv2d)]
     layers[1].bias = nn.Parameter(layers[1].bias.detach() + 1)
     found = edited(opened, changed)
-    assert not found.difference.tensors
-    assert len(found.difference.added_tensors) == 1
-    assert found.difference.changed_nodes == ("y",)
-    assert found.difference.otherwise_identical
+    assert not difference(opened.content, found).tensors
+    assert len(difference(opened.content, found).added_tensors) == 1
+    assert difference(opened.content, found).changed_nodes == ("y",)
+    assert difference(opened.content, found).otherwise_identical
 
 
 def test_statistics_that_share_one_tensor_are_told_apart() -> None:
@@ -207,7 +207,7 @@ def test_statistics_that_share_one_tensor_are_told_apart() -> None:
     norm.running_var.mul_(2)
     norm.running_mean.add_(0.5)
     found = edited(opened, changed)
-    assert found.difference.otherwise_identical
+    assert difference(opened.content, found).otherwise_identical
 
 
 def test_matrix_products_are_written_back_turned() -> None:
@@ -216,7 +216,7 @@ def test_matrix_products_are_written_back_turned() -> None:
     opened = open_onnx(file_of(nodes, initializers, shape=(1, 6)))
     changed = halved(opened.network)
     found = edited(opened, changed, (1, 6))
-    assert {each.name for each in found.difference.tensors} == {"w", "v"}
+    assert {each.name for each in difference(opened.content, found).tensors} == {"w", "v"}
 
 
 def test_what_cannot_be_written_is_refused() -> None:
@@ -234,8 +234,8 @@ def test_a_weight_that_the_graph_computes_becomes_a_tensor_of_its_own() -> None:
     opened = open_onnx(file_of(nodes, {"v": weights(3, 3, 3, 3), "g": weights(3, 1, 1, 1)}))
     changed = halved(opened.network)
     found = edited(opened, changed)
-    assert found.difference.added_tensors
-    assert found.difference.changed_nodes == ("y",)
+    assert difference(opened.content, found).added_tensors
+    assert difference(opened.content, found).changed_nodes == ("y",)
 
 
 def test_what_differs_besides_is_said() -> None:
