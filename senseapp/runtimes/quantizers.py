@@ -89,11 +89,7 @@ class Fitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultInt8:
-    """The file of a runtime's own quantizer in its usual setting.
-
-    Attributes:
-        setting: in words, after the runtime's name: ``quantize_static, per channel, unsigned activations, min-max``.
-    """
+    """The file of a runtime's own quantizer in a ``setting``, as ``quantize_static, per channel, min-max``."""
 
     content: bytes
     setting: str
