@@ -94,7 +94,6 @@ def int8_files(
     images = SearchImages(evaluator, network)
     fitting = Fitting(
         batches=images.fitted,
-        damage_of=lambda candidate: images.judge.judged(candidate).damage,
         damages_of=lambda candidate: images.judge.judged(candidate).damages(_PARTS),
         reduce_range=settings.reduce_range,
         held_out=calls_of(evaluator, network, proof.subset(range(min(_HELD_OUT, len(proof))))),

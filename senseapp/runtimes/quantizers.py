@@ -70,8 +70,7 @@ class Fitting:
 
     Attributes:
         batches: images (N, C, H, W) that ranges and weights are fitted to.
-        damage_of: how far a network is from the float one, on other images.
-        damages_of: the same on parts of these images, by which a gain is told from chance.
+        damages_of: how far a network is from the float one, on parts of other images.
         reduce_range: whether weights get 7 bits.
         held_out: images that a file is tested on, of which some tell whether ``batches`` are like them.
         integers: by node, those of its layer's weight, which are kept where the runtime's kernels can have them.
@@ -79,7 +78,6 @@ class Fitting:
     """
 
     batches: Sequence[Tensor]
-    damage_of: Callable[[Network], float]
     damages_of: Callable[[Network], Sequence[float]]
     reduce_range: bool = False
     held_out: Sequence[Tensor] = ()

@@ -102,7 +102,7 @@ class Int8Writer(Quantizer):
         with steps.trying("corrected biases"):
             steps.progress("Trying corrected biases")
             correction, file = BiasCorrection(self.network, fitting.batches), self.write()
-            corrected, plain = (fitting.damage_of(opened(each)) for each in (correction.corrected(file), file))
+            corrected, plain = (sum(fitting.damages_of(opened(each))) for each in (correction.corrected(file), file))
             self.correction = correction if corrected < 0.99 * plain else None  # a smaller gain is not worth its time
         warnings = tuple[str, ...]()
         with steps.trying("the check of the calibration images"):

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
-from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph, attributes_of, read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
 from senseapp.records.executed import ExecutedNode
@@ -30,6 +29,7 @@ from senseapp.runtimes.onnxruntime.float_graph import node_names
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.rounding.qdq import QUANTIZED, ROUNDING, WEIGHTED
 from senseapp.runtimes.onnxruntime.rounding.ranges import tensors_of
+from senseapp.runtimes.open_file import OpenFile
 
 _REORDERS = ("ReorderInput", "ReorderOutput")  # where two orders of memory meet
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
@@ -52,7 +52,7 @@ Shape = tuple[int, ...]
 def layer_times(
     files: Sequence[bytes],
     kernels: Sequence[Sequence[Kernel]],
-    opened: Sequence[Network],
+    opened: Sequence[OpenFile],
     owners: Mapping[str, str],
     shapes: Mapping[str, Shape],
     *,
@@ -72,7 +72,8 @@ def layer_times(
     products = products_of(graph, owners, shapes)
     # Quick calls: on a busy machine most are interrupted, longer ones oftener, while a profile tells what kernels take
     # undisturbed.
-    walls = np.array([quick_seconds(each) for each in times(opened, torch.zeros(shapes[graph.inputs[0]]), turns=15)])
+    images = torch.zeros(shapes[graph.inputs[0]][0], *(size or 1 for size in opened[0].facts.image_shape))
+    walls = np.array([quick_seconds(each) for each in times(opened, images, turns=15)])
     slower = walls / np.array([sum(kernel.seconds for kernel in each) for each in kernels])
     (real, real_rest), (whole, whole_rest) = (
         by_product(each, len(products), rate) for each, rate in zip(kernels, slower, strict=True)

@@ -239,7 +239,7 @@ def test_fitted_weights_and_ranges_do_less_harm(runtime, network, images, conten
         found = torch.cat([opened.run(each[None]) for each in images])
         return [relative_error(found, wanted)]
 
-    fitting = Fitting(batches=[images], damage_of=lambda each: damages_of(each)[0], damages_of=damages_of)
+    fitting = Fitting(batches=[images], damages_of=damages_of)
     fitted, plain = runtime.fitted_quantizer(content, fitting), runtime.quantizer(content, [images])
     assert fitting.steps.notes == []
     every, usual = fitted.write(), plain.write()
@@ -348,7 +348,7 @@ def test_of_networks_with_layer_norms_products_alone_are_in_int8(runtime):
     kinds = {each.name: each.kind for each in operators(content)}
     assert {kinds[name] for name in quantizer.nodes(every)} == {"CONV_2D", "FULLY_CONNECTED"}
     assert "layer norms" in quantizer.notes[0]
-    fitting = Fitting(batches=[images], damage_of=lambda _each: 0.0, damages_of=lambda _each: [0.0])
+    fitting = Fitting(batches=[images], damages_of=lambda _each: [0.0])
     whole = runtime.default_int8(content, fitting).content
     assert {kinds[name] for name in quantizer.nodes(whole)} > {"CONV_2D", "FULLY_CONNECTED", "RSQRT"}
     with torch.no_grad():

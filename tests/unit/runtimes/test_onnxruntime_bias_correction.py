@@ -133,7 +133,7 @@ def test_the_correction_is_kept_where_it_does_less_harm(network, coarse, monkeyp
     def harms_of(opened: Network) -> list[float]:
         return ((opened.run(OTHERS) - reference).square().view(4, -1).mean(1) ** by).tolist()
 
-    fitting = Fitting(batches=[FITTED], damage_of=lambda opened: sum(harms_of(opened)), damages_of=harms_of)
+    fitting = Fitting(batches=[FITTED], damages_of=harms_of)
     quantizer = OPERATIONS.fitted_quantizer(network, fitting)
     file = quantizer.write()
     assert (quantizer.finished(file) != file) == (by == 1)

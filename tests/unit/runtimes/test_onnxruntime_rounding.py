@@ -57,7 +57,7 @@ def network() -> bytes:
 
 
 def fitting_of(damages_of: Callable[[Network], Sequence[float]]) -> Fitting:
-    return Fitting(batches=[FITTED], damage_of=lambda opened: sum(damages_of(opened)), damages_of=damages_of)
+    return Fitting(batches=[FITTED], damages_of=damages_of)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def fitting_of(content: bytes) -> Fitting:
         assert isinstance(expected, Tensor)
         return float((found - expected).square().mean())
 
-    return Fitting(batches=[IMAGES[:12]], damage_of=damage_of, damages_of=lambda network: [damage_of(network)])
+    return Fitting(batches=[IMAGES[:12]], damages_of=lambda network: [damage_of(network)])
 
 
 def rounded(content: bytes) -> set[str]:

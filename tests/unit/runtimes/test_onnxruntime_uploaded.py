@@ -279,6 +279,8 @@ def test_images_come_in_the_order_and_type_that_the_file_declares(whole: bool) -
     deployed = deploy(evaluator, original_source(evaluator, runtime), settings("int8"))
     assert difference(opened.content, deployed.content).otherwise_identical
     assert f"image, {'uint8' if whole else 'float32'}, is (N, 8, 8, 3)" in deployed.record.preparation
+    owners = runtime.layers_of_nodes(opened.content, {layer.name for layer in evaluator.profile.layers})
+    assert runtime.time_layers(opened.content, runtime.quantizer(opened.content, [images]), owners).times
 
 
 def test_a_pruned_file_is_the_uploaded_one_with_fewer_channels(tmp_path) -> None:
