@@ -59,8 +59,8 @@ class OnnxRuntime(Runtime):
     description = ONNXRUNTIME
     may_saturate = True
     int8_note = (
-        "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
-        "so the file does the same on processors without VNNI, where onnxruntime's own quantizer may saturate."
+        "Weights of convolutions and matrix products are chosen so that sums of two of their products with 8 bits fit "
+        "in 16 bits, as processors without VNNI add them."
     )
 
     # ---- files and networks
