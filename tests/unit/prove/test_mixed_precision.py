@@ -156,7 +156,8 @@ def test_the_harmful_ones_of_hundreds_of_nodes_are_found_with_few_files(count: i
     names = [f"n{place}" for place in range(count)]
     generator = np.random.default_rng(count)
     harms = dict.fromkeys(names, 1e-5) | {
-        name: 1.0 + place for place, name in enumerate(generator.permutation(names)[:harmful])
+        name: 4.0 + place
+        for place, name in enumerate(generator.permutation(names)[:harmful])  # each over a twentieth
     }
     files = list[tuple[str, ...]]()
 
