@@ -31,8 +31,8 @@ from tests.pages.records import opener
 
 pytestmark = pytest.mark.slow  # exports networks, starts the process that decodes pictures
 
-DIGITS, RESNET = ModelSpec(), ModelSpec(library="timm", name="resnet10t", num_classes=4)
-NAMES = {"demo": "0123456789", "resnet10t": ("crow", "jay", "jackdaw, Corvus monedula", "rook")}
+DIGITS, RESNET = ModelSpec(), ModelSpec(library="timm", name="test_resnet", num_classes=4)
+NAMES = {"demo": "0123456789", "test_resnet": ("crow", "jay", "jackdaw, Corvus monedula", "rook")}
 
 
 def a_photo(width: int, height: int) -> Image.Image:
@@ -80,7 +80,7 @@ def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Model, picture, two files of which one is of other weights, and the answers."""
     folder, spec = tmp_path_factory.mktemp("tried"), RunSpec(model=request.param)
     model = load_model(spec.model)
-    names = tuple(NAMES["demo" if spec.model == DIGITS else "resnet10t"])
+    names = tuple(NAMES["demo" if spec.model == DIGITS else "test_resnet"])
     own = exported(model, folder / "own.onnx", names)
     with torch.no_grad():
         for parameter in model.module.parameters():
