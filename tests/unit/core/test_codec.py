@@ -1,7 +1,5 @@
 """Plain values of records: each kind is read as itself only, as JSON of other programs mixes them up."""
 
-from __future__ import annotations
-
 import enum
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One server at a time on one home."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

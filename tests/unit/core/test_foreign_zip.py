@@ -1,7 +1,5 @@
 """Archives that anybody may have made: what a member unpacks to is bounded by what it declares."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """Memory and threads of processes that measure, what one piece of work keeps for the next, and quiet moments."""
 
-from __future__ import annotations
-
 import gc
 import os
 import platform

@@ -1,7 +1,5 @@
 """Registries: senseapp's own objects first, then those of installed packages, in every process alike."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Optional improvements: one that fails is left out with a sentence; a cancel and a lack of memory end the work."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

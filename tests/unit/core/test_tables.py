@@ -4,8 +4,6 @@ Each form is written from a grid of cells by plain string operations; what is re
 gives, or be refused with the reason.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

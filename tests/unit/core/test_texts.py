@@ -1,7 +1,5 @@
 """Cells of CSV files hold no formula and read back as they were; patterns of names are bounded."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import io

@@ -1,7 +1,5 @@
 """Masks and boxes beside pictures: which belong to which, where they land, and what is left out and said."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Pictures of two channels, or of more than three, for networks that take as many: each channel as it is stored."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

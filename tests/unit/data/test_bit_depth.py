@@ -1,7 +1,5 @@
 """Pictures of 16 bits per channel that use fewer: eight bits as NumPy scales them, and a note that says so."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

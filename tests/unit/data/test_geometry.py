@@ -1,7 +1,5 @@
 """Turn, resize and crop: pictures come out as timm makes them, and annotations land where the picture's pixels do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """torchvision's image sets: downloaded by its own code from a server of the test, read, and refused offline."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import os

@@ -3,8 +3,6 @@
 The reference is the list of true labels that each text is made from; nothing here parses a table.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

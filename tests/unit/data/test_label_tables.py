@@ -3,8 +3,6 @@
 The reference is the list of (picture, label) that each text is made from; nothing here parses a table.
 """
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

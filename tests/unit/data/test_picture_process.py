@@ -1,7 +1,5 @@
 """Foreign pictures are decoded in processes that end by themselves, to the pixels that this process would decode."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Layers measured with adapted weights: least squares as numpy solves it, gathered once, less harm, nothing left."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The images decide in which order a network's outputs are the classes; accuracy is counted here by a plain loop."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

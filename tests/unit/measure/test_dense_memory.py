@@ -1,7 +1,5 @@
 """Memory of runs on dense networks: few images together, where one image is much work, and references held once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

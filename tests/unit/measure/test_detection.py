@@ -1,7 +1,5 @@
 """Torchvision's detectors: measured as by a plain loop, estimated, and read as torchvision reads them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks that treat images differently are measured as by whole passes, whichever image comes first."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Quantization histograms against numpy, on networks small enough to work out by hand; and ``senseapp.histogram``."""
 
-from __future__ import annotations
-
 import math
 import warnings
 

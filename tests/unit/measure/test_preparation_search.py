@@ -1,7 +1,5 @@
 """The preprocessing that a network was trained with is found, on a network that takes no other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

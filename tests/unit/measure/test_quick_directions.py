@@ -1,7 +1,5 @@
 """From directions of the class scores to KL and loss: exact where it claims to be, Gauss-Newton in the small."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """The quick scan: right where the network is linear, robust where it cannot see."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Which boxes a layer of a detector moves is found from one image, and estimates are of these boxes."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Large estimates of the quick scan: bounded, and replaced by true passes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Layout, preparation and class numbers of uploaded detectors and maps, found with labels, without, or asked."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a prefix keeps while layers are walked, counted in bytes of storage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

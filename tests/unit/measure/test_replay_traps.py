@@ -1,7 +1,5 @@
 """Replay on networks made to break it: either it equals the plain loop, or it is found out and not used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

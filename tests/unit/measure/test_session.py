@@ -1,7 +1,5 @@
 """A run from its settings to its result, on the demo that ships with the project."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

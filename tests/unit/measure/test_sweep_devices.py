@@ -1,7 +1,5 @@
 """Devices: which one is taken, and what happens where its memory is too small for a pass."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import pytest

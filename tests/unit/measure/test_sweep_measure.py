@@ -1,7 +1,5 @@
 """What a sweep yields: statuses, resuming, chunks, settling early, and a model that stays as it is."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Sequence

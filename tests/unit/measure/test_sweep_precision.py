@@ -1,7 +1,5 @@
 """Which layout and precision a run takes, and that it says so."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

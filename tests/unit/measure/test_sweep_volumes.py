@@ -1,7 +1,5 @@
 """Networks that convolve in three dimensions, beside two: every compression measures them or says why not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

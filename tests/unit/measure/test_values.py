@@ -1,7 +1,5 @@
 """Ten networks of ``values``: exact figures are those of a plain loop to the bit, and estimates rank as these do."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Upper bounds against their definitions, and their coverage by enumeration and by simulation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Noise does not choose: which of two ways to run a model is clearly better."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_rel

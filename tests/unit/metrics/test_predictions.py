@@ -1,7 +1,5 @@
 """Predictions of several parts: cut, joined, stored and compared as those of one tensor; metrics of whole sets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

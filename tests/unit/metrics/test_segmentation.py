@@ -1,7 +1,5 @@
 """Metrics of pixels: every number is compared with NumPy's, pixel by pixel, and intervals with simulated truth."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

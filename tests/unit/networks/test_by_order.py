@@ -1,7 +1,5 @@
 """Checkpoints under other names: matched by the order and shapes of their weights, and never in silence."""
 
-from __future__ import annotations
-
 import pytest
 import timm
 import torch

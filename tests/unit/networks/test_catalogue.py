@@ -1,7 +1,5 @@
 """The picker's index: reading, searching and naming need no torch and no waiting."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading weights files: what is read, what is said about it, and what is refused."""
 
-from __future__ import annotations
-
 import argparse
 import pathlib
 import pickle

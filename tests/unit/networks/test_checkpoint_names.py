@@ -1,7 +1,5 @@
 """Checkpoints whose weights are all there under other names, in parts, or beside others; and those that lack some."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

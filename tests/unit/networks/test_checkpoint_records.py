@@ -1,7 +1,5 @@
 """Checkpoints of training programs: weights beside records of every kind are read, and the records are left alone."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import dataclasses

@@ -1,7 +1,5 @@
 """Loading somebody's weights: recognised or named, sized from the shapes, never silently changed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

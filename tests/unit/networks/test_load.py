@@ -1,7 +1,5 @@
 """From a model spec to a network: weights, sizes, preprocessing, and what is refused."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

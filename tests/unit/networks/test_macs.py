@@ -1,7 +1,5 @@
 """Multiply-accumulates against torch's own counter, and whose they are when a weight is computed before use."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

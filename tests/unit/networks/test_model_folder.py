@@ -1,7 +1,5 @@
 """Folders and zips of ``config.json`` and weights: timm's own reading is the reference, hostile ones are refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import zipfile

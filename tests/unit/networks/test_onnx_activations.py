@@ -1,7 +1,5 @@
 """Activations that a file writes as several nodes are one step: the module's, to the last digits of float64."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

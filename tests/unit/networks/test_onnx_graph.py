@@ -1,7 +1,5 @@
 """The mutable graph of an ONNX file."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

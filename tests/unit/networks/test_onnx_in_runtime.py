@@ -1,7 +1,5 @@
 """Nodes that the operator table lacks: refused by name, or computed by onnxruntime inside the measured network."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

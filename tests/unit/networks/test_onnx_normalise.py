@@ -1,7 +1,5 @@
 """Dirty files become an ordered graph with all constants in one place; hostile ones are refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

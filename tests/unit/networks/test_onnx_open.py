@@ -1,7 +1,5 @@
 """Graphs become networks: layers, shared weights, names, any number of images, cuts, and the comparison."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Each operator of the table on small tensors, compared with onnxruntime; edge cases as the specification has them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

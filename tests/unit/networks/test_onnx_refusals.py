@@ -4,8 +4,6 @@ Those that newcomers bring, with attention as one node or nodes of other domains
 longer). Opening a file compares it with onnxruntime, to 1e-5 of its largest number.
 """
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

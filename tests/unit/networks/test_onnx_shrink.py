@@ -3,8 +3,6 @@
 Attention that a file writes as matrix products keeps its heads.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import warnings

@@ -1,7 +1,5 @@
 """An ONNX file as a model: outputs by task, preparation, names, sizes, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 from pathlib import Path

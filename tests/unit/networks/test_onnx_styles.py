@@ -1,7 +1,5 @@
 """Files in the styles of other converters open as networks with onnxruntime's numbers, or are refused by node."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """ONNX files whose weights are in other files: read from one zip or folder, and from nowhere else."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An uploaded file with other weights: field by field, and onnxruntime beside the changed module."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

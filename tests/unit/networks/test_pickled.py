@@ -1,7 +1,5 @@
 """Pickles read as data: the same values as ``pickle`` builds, nothing called, and an end to what is hostile."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

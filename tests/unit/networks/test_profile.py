@@ -1,7 +1,5 @@
 """A network's layers, counted: multiply-accumulates against closed forms, order, and what never runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

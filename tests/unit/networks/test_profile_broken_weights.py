@@ -1,7 +1,5 @@
 """A network whose weights are no numbers is refused before anything runs, with the name of the layer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Architectures recognised from names and shapes, and the sizes read off them."""
 
-from __future__ import annotations
-
 import timm
 import torch
 

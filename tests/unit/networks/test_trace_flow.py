@@ -1,7 +1,5 @@
 """The network as a graph: what autograd says that each layer depends on, and lanes that no two branches share."""
 
-from __future__ import annotations
-
 import weakref
 
 import pytest

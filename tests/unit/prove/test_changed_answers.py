@@ -1,7 +1,5 @@
 """Which answers change, against a plain loop over the images; and that marked classes are not there by chance."""
 
-from __future__ import annotations
-
 import io
 from functools import partial
 from types import SimpleNamespace

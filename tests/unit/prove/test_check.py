@@ -1,7 +1,5 @@
 """Verdicts of checks: on pairs made elsewhere, on weights in PyTorch, and on limits and causes by themselves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The decision on named sets of files: which is taken, and the sentence that says why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

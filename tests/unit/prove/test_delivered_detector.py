@@ -1,7 +1,5 @@
 """Int8 files of a detector with one output of boxes and scores: what it finds, and from which score on."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from pathlib import Path

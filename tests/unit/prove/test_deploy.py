@@ -1,7 +1,5 @@
 """Int8 files in onnxruntime: which nodes stay in float, and the medians of their times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

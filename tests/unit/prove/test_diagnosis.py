@@ -1,7 +1,5 @@
 """Faults planted in small networks are named, and nothing is named where none was planted."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Whether files keep to a time, on a made-up machine with calm and busy moments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial

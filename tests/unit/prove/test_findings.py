@@ -1,7 +1,5 @@
 """What is said of a file that runs, from made-up figures."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Files in int8 of a search: each as its quantizer delivers it, and judged so."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

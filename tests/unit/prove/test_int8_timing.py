@@ -1,7 +1,5 @@
 """Whether int8 pays: timed on a first file, and never offered as quicker where it is not."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One judge for torch modules and open files, whatever nesting their outputs have."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 import pytest

@@ -1,7 +1,5 @@
 """The search for nodes in float on made-up networks, whose damage and time are sums over nodes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

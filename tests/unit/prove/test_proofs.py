@@ -1,7 +1,5 @@
 """Proofs on the demo: a sparse run of a few layers, measured once for this file."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

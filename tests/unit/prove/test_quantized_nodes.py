@@ -1,7 +1,5 @@
 """Which node of a quantized file is to blame: the one that was spoilt, found beside the float file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The search of a recommendation on made-up losses, against a plain look at every target; and one on the demo."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

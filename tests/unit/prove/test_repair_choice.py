@@ -1,7 +1,5 @@
 """Repaired or not: what is measured decides, and what is delivered is what was found better."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from types import SimpleNamespace

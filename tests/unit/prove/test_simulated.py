@@ -1,7 +1,5 @@
 """The condition of a simulated processor, on one that is made up: it answers as onnxruntime, or not at all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Candidates: their headline, names, original and form."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

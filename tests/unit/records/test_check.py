@@ -1,7 +1,5 @@
 """Records of checks: where tensors part, verdicts, and what is left of paths."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs beside each other: layers matched by name, ranks compared, what is missing said."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Names of files say what the files hold, whatever the run is called."""
 
-from __future__ import annotations
-
 import pytest
 
 from senseapp.records.candidate import file_name, named, network_name

@@ -1,7 +1,5 @@
 """Settings that follow from goal and task: as a table, and without contradictions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Promises: which files keep one, what was tried on the same images, and what is said where none does."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

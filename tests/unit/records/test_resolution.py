@@ -1,7 +1,5 @@
 """What images can show, beside the intervals that it is derived from; ranks under noise."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a model does: said, or taken from its source."""
 
-from __future__ import annotations
-
 import pytest
 
 from senseapp.core.errors import InvalidSpec

@@ -1,7 +1,5 @@
 """Targets: the runtime of their files, what is said of these, and which files of a run are compared for them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Products that run in integers and their multiplications, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """LiteRT files against torch and LiteRT's own interpreter; only where the extra ``litert`` is installed."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Hostile LiteRT files, in processes of their own: each is refused with one sentence, run, or costs its process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Corrected biases of int8 files: means of products on the images of calibration, and harm to others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import onnx

@@ -1,7 +1,5 @@
 """Norms and constants behind convolutions are folded into their weights in the int8 copy of an uploaded file."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnxruntime

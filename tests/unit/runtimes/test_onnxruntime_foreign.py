@@ -1,7 +1,5 @@
 """ONNX files of any program in onnxruntime: what they declare, how they are fed, and what stops them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Quantized weights stored as integers in a float network: the same numbers in fewer bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

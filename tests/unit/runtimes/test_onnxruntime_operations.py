@@ -1,7 +1,5 @@
 """A network whose weights alone differ is written as a fresh export would write it; any other is exported anew."""
 
-from __future__ import annotations
-
 import copy
 
 import onnx

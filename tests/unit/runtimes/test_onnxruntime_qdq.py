@@ -1,7 +1,5 @@
 """QDQ files, any nodes of which are in float, beside those of onnxruntime's quantizer, and how it runs them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Why int8 harms, in a sentence: unlike channels under one scale, steps before a sigmoid, calibration images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights, biases and ranges of int8 files: what they cost in the runtime, beside plain rounding and exact sums."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Sums of products that saturate, against a plain loop over pairs of products in 16 bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

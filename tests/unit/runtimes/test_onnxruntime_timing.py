@@ -1,7 +1,5 @@
 """Layers timed in onnxruntime, and schedules of a time that are measured before they are offered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 

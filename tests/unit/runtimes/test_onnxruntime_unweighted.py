@@ -1,7 +1,5 @@
 """What has no weights stays in float in networks with layer norms, where int8 harms it and saves no time."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import onnx

@@ -1,7 +1,5 @@
 """Files for onnxruntime of a network from an uploaded file are that file: weights changed, roundings inserted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """OpenVINO as a runtime: what files answer in it beside torch and onnxruntime, and what it cannot open."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files in int8 on the simulator of Qualcomm's HTP; only where the extra ``qnn`` is installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -1,7 +1,5 @@
 """Recipes: other quantizers leave the nodes in float that a file of ours leaves so."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A server whose engine is made up, and one person at it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A full or read-only disk, a locked database, a clock that moves back, a job too large: a sentence, and on it goes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Checks as jobs: for their owner only, with their uploads until they end, and with a reason where they fail."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

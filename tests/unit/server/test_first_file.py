@@ -1,7 +1,5 @@
 """The file that is made before the layers of a run: when, what becomes of a failure or a cancel, and for whom."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

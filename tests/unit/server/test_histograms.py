@@ -1,7 +1,5 @@
 """A histogram from the request to its file, by the server and by the command line, with the demo and the engine."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a preview says of the reading: the one that is taken, and those to choose from where nothing decides."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

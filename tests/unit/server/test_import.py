@@ -1,7 +1,5 @@
 """An imported table as a run of the app, and as a folder of the command line."""
 
-from __future__ import annotations
-
 import csv
 import json
 

@@ -1,7 +1,5 @@
 """What the service tells about files before a run, and how much people may upload."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The one bar: it only moves forward, never stands still, ends at 1, and corrects the time left under load."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from itertools import pairwise
 

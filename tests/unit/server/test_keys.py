@@ -1,7 +1,5 @@
 """Keys of stored work: equal for equal questions."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rows of the leaderboard: what can be removed for one point, by prediction; and the table of a batch."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace

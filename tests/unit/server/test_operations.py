@@ -1,7 +1,5 @@
 """Logs: JSON lines with their run, each run's own for its owner, no secrets; and the report on the server itself."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """How often one person may ask for something."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

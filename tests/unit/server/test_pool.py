@@ -1,7 +1,5 @@
 """The pool of worker processes: which one does what, how many are kept, and when one is replaced."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Iterator

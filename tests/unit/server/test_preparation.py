@@ -1,7 +1,5 @@
 """A run whose preprocessing the images choose: what was chosen is in its result, and a resumed run keeps it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from io import BytesIO
 from zipfile import ZipFile

@@ -1,7 +1,5 @@
 """The app's end of the conversation with a process that works for it, whatever becomes of that process."""
 
-from __future__ import annotations
-
 import json
 import platform
 import signal

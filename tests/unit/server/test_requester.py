@@ -1,7 +1,5 @@
 """Slots for questions: a few of each person, and none for whoever has left."""
 
-from __future__ import annotations
-
 import gc
 import math
 import threading

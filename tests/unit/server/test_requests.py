@@ -1,7 +1,5 @@
 """Questions about files that people bring, answered in a process that can be ended."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

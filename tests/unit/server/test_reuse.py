@@ -1,7 +1,5 @@
 """Taking measurements over, with a made-up engine: how much, from whom, and what a crash in between leaves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A run as one file: what comes back equals what went out, and nothing that somebody made up gets in."""
 
-from __future__ import annotations
-
 import io
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """What the Schedule page asks of the service: searches, proofs of a run, couplings, the graph and the zip."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """Two people on one server: whatever one of them asks with the other's ids, links or guesses is answered alike."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import operator

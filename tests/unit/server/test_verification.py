@@ -1,7 +1,5 @@
 """Proofs of schedules as background jobs of the service."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

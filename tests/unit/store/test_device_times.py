@@ -1,7 +1,5 @@
 """Reports of devices: each format against the times it was written with, matches, misses, and refusals."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Distiller's sensitivity CSV: what is read, what is refused, and that ours reads back."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Times of layers from tables, sound and damaged; reports of devices are those of ``test_device_times``."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Saved pictures of charts: what is written on them, and that nothing of the process changes them."""
 
-from __future__ import annotations
-
 import io
 import math
 

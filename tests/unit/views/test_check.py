@@ -1,7 +1,5 @@
 """What is written of a check: every text of people is shown as it is, in HTML, Markdown and XML."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """What a comparison is drawn from, how it is drawn, and what is said of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The module tree: which rows it has, what they hold, and what a click on them picks."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Colours of losses: what they stand for, and that their order needs no hue."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The report: one HTML file that holds everything, loads nothing, and says nothing that people wrote as markup."""
 
-from __future__ import annotations
-
 import base64
 import re
 from dataclasses import replace
