@@ -8,7 +8,7 @@ Pages, reports and commands take every recommendation from :func:`decision`. Its
   come before files of weights.
 * The original is kept where no file within the tolerance is clearly smaller or faster.
 * Losses are compared on the same images only. Of the files to take on each set of images, the goal decides.
-* The reason says so where the images cannot show a loss as small as the tolerance.
+* The reason says so where the images cannot show a loss as small as the tolerance, or the bound of a file is larger.
 
 A file only gives way to files that lose no more, and the order of the others does not depend on the tolerance: a
 stricter tolerance never gives a file that loses more.
@@ -124,7 +124,7 @@ def decision(
             goal=goal,
             files=compared,
             within=tuple(one for one in within if one in compared),
-            limit=_limit(compared, tolerance, promise, few),
+            limit=_limit(compared, tolerance, promise),
             few=few,
         )
 
@@ -137,9 +137,12 @@ def decision(
     }
     standings |= {one.file: asked.standing(one, choice) for one in asked.files}
     reason = asked.why_none() if choice is None else asked.why(choice)
-    if asked.few:
+    doubt = asked.few
+    if choice is not None and promise is None and not choice.bound <= tolerance:
+        doubt = doubt or "New images may lose more"
+    if doubt:
         is_claim = choice is not None and asked.limit in reason
-        reason += f" That is not certain: {asked.few}." if is_claim else f" {asked.few}."
+        reason += f" That is not certain: {doubt[0].lower()}{doubt[1:]}." if is_claim else f" {doubt}."
     if apart := len(files) - len(asked.files):
         was = "was" if apart == 1 else "were"
         reason += f" {plural(apart, 'file')} {was} measured on other images, and not compared."
@@ -156,14 +159,11 @@ def _by_images(files: tuple[Candidate, ...]) -> list[tuple[Candidate, ...]]:
     return [tuple(one for one in files if _measured_on(one) == each) for each in set(map(_measured_on, files))]
 
 
-def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None, few: str) -> str:
-    """Return the tolerance as a verb; ``few`` says that the images cannot show it."""
+def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None) -> str:
+    """Return the tolerance as a verb."""
     if promise is not None:
         return f"is shown to lose {promise.text}"
-    if not files:
-        return ""
-    most = METRICS[files[0].metric].limit_text(tolerance)
-    return f"was measured to lose at most {most}" if few else f"lost at most {most}"
+    return f"was measured to lose at most {METRICS[files[0].metric].limit_text(tolerance)}" if files else ""
 
 
 def usual_decision(candidates: Sequence[Candidate], goal: Goal, target: str = USUAL_TARGET) -> Decision:
@@ -235,7 +235,8 @@ def _bytes_left(one: Candidate) -> float:
 class _Question:
     """What :func:`decision` is asked, and the files within the tolerance.
 
-    ``limit`` is the tolerance as a verb: ``lost at most 1.0 points``; ``few`` says that the images cannot show it.
+    ``limit`` is the tolerance as a verb: ``was measured to lose at most 1 point``; ``few`` says that the images cannot
+    show it.
     """
 
     goal: Goal
@@ -324,7 +325,7 @@ class _Question:
             if not any(one.schedule is not None for one in self.files):
                 return "No schedule has been tested yet."
             other = min(filter(pays, self.within), key=_size, default=None)
-            but = f"; a file of the original weights does: {other.made_of}" if other is not None else ""
+            but = f"; a file without a schedule was: {other.made_of}" if other is not None else ""
             return f"No tested schedule {self.limit}{but}."
         if not any(map(pays, self.files)):
             return "No measured file is clearly smaller or faster."

@@ -159,6 +159,14 @@ class Candidate:
             return self.bounds[place] if place < len(self.bounds) else math.inf
         return METRICS[metric].upper_bound(change.moments, 1 - error)
 
+    def is_like(self, other: Candidate) -> bool:
+        """Return whether another file is of the same form, schedule and size, and was measured to do the same."""
+        mine, its = (
+            (one.form, one.runtime.name, one.schedule, one.figures.file_bytes, one.figures.changes)
+            for one in (self, other)
+        )
+        return mine == its
+
     @property
     def bound(self) -> float:
         """The upper bound of :attr:`loss` with 95 % certainty; NaN where no held-out images judged it."""

@@ -260,9 +260,16 @@ class RunFolder:
         return self.path / f"deployed-{key}{suffix}"
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """Return every candidate of the run, the latest of each file, in the order in which they were made."""
+        """Return every candidate of the run, the latest of each file, in the order in which they were made.
+
+        Of files of one form and schedule that were measured to be alike in all but their times, the first stands.
+        """
         found = {each.file: each for delivery in self.records(Delivery) for each in delivery.candidates}
-        return with_one_original(found.values())
+        apart = list[Candidate]()
+        for one in found.values():
+            if not any(one.is_like(other) for other in apart):
+                apart.append(one)
+        return with_one_original(apart)
 
     def candidate_file(self, candidate: Candidate) -> Path:
         """Return where the file of a candidate lies.

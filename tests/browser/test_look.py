@@ -14,7 +14,7 @@ from tests.cases import first_of
 pytestmark = pytest.mark.browser
 
 AA, AA_LARGE = 4.5, 3.0
-TALLEST_SCHEDULE = 1800
+TALLEST_SCHEDULE = 900
 
 CONTRASTS = """
 () => {

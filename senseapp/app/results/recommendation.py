@@ -156,7 +156,8 @@ def first_answer(record: RunRecord) -> None:
         st.caption(md("No file to take yet: {} {}.", answer.reason, candidates[-1].headline))
         return
     st.markdown(md("## {}", answer.headline))
-    file_button(record.run_id, answer.choice, primary=True)
+    if answer.goal != "targets":  # which the whole run gives
+        file_button(record.run_id, answer.choice, primary=True)
     st.caption(f"{answer.evidence} The run goes on.")
 
 

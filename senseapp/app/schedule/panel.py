@@ -40,7 +40,7 @@ _PARTS = {
     "Trade-off": ":material/show_chart:",
 }
 """Titles and icons of what is folded below the schedule."""
-_CHART_HEIGHT = 250  # pixels: with the answer above it and the folded parts below, on one screen
+_CHART_HEIGHT = 200  # pixels: with the answer above it and the folded parts below, on one screen
 
 
 @st.fragment

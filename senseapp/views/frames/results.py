@@ -224,10 +224,10 @@ def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usua
         return "cannot be pruned" if result.compression.description.removes_channels else "not measured"
     num_params = {layer.name: layer.num_params for layer in result.profile.layers}
     weights = sum(num_params.get(name, 0) for name in entry.members)
+    if weights < 0.5 * sum(num_params.values()) / max(1, len(num_params)):  # half of an even share
+        return "little to gain: few weights"
     if loss > 2 * usual:
         return "too fragile"
-    if weights < 0.5 * sum(num_params.values()) / max(1, len(num_params)):  # half of an even share
-        return "nothing to gain: few weights"
     return "not needed for the target"
 
 

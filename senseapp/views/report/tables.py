@@ -159,7 +159,8 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
         )
         steps = "; ".join(step_lines(validation))
         notes += (validation.delivered_reason, steps and f"{STEPS} {steps}.", *validation.notes)
-    amounts = results.schedule_frame(schedule, result)[["members", "amount_text", "reason"]]
+    amounts = results.schedule_frame(schedule, result)
+    columns = {"members": "Layer", "amount_text": "Amount"} | ({"reason": "Why"} if any(amounts["reason"]) else {})
     return ScheduleSection(
         title=f"{method}, {files.figure_text(budget.kind, budget.target) if budget is not None else 'no budget'}",
         facts={
@@ -169,8 +170,8 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
         proof=proof,
         amounts=ReportTable(
             title="Amount of each layer",
-            columns=("Layer", "Amount", "Why"),
-            rows=tuple(tuple(map(str, row)) for row in amounts.to_numpy()),
+            columns=tuple(columns.values()),
+            rows=tuple(tuple(map(str, row)) for row in amounts[[*columns]].to_numpy()),
             figures=False,
         ),
         notes=tuple(filter(None, notes)),

@@ -44,27 +44,27 @@ CASES = {
     "nothing measured": ([], "smaller", 0.01, None, "No file has been measured yet."),
     "hardly smaller, twice as fast, as right": (
         *([SMALL, QUICK], "smaller", 0.01, QUICK),
-        "Every smaller file that runs and lost at most 1 point takes longer or loses more.",
+        "Every smaller file that runs and was measured to lose at most 1 point takes longer or loses more.",
     ),
     "hardly smaller: one takes longer, one loses more": (
         *([SMALL, a_file(305, 0.63, 100), QUICK], "smaller", 0.3, QUICK),
-        "Every smaller file that runs and lost at most 30 points takes longer or loses more.",
+        "Every smaller file that runs and was measured to lose at most 30 points takes longer or loses more.",
     ),
     "a clearly better one of a smaller file, but not of the smallest left": (
         *([a_file(300, 0.65), a_file(305, 0.6), UNSURE], "smaller", 0.01, UNSURE),
-        "Every smaller file that runs and lost at most 1 point has a clearly better one beside it.",
+        "Every smaller file that runs and was measured to lose at most 1 point has a clearly better one beside it.",
     ),
     "packed weights beside a file that runs": (
         *([PACKED, SMALL], "smaller", 0.01, SMALL),
-        "It is the smallest file that runs and lost at most 1 point.",
+        "It is the smallest file that runs and was measured to lose at most 1 point.",
     ),
     "packed weights alone": (
         *([PACKED], "smaller", 0.01, PACKED),
-        "It is the smallest file of weights that lost at most 1 point.",
+        "It is the smallest file of weights that was measured to lose at most 1 point.",
     ),
     "one of two is within": (
         *([LOSSY, SMALL], "smaller", 0.01, SMALL),
-        "It is the smallest file that runs and lost at most 1 point.",
+        "It is the smallest file that runs and was measured to lose at most 1 point.",
     ),
     "the smallest loses too much for a stricter tolerance": (
         *([MILD, a_file(500)], "smaller", 0.002, a_file(500)),
@@ -78,42 +78,42 @@ CASES = {
     ),
     "none is within": (
         *([LOSSY], "smaller", 0.01, None),
-        "No file that is clearly smaller or faster lost at most 1 point.",
+        "No file that is clearly smaller or faster was measured to lose at most 1 point.",
     ),
     "none pays": ([a_file(900)], "smaller", 0.01, None, "No measured file is clearly smaller or faster."),
     "only faster": (
         *([a_file(903, 0.5)], "smaller", 0.01, a_file(903, 0.5)),
-        "No file that lost at most 1 point is clearly smaller; this one is faster.",
+        "No file that was measured to lose at most 1 point is clearly smaller; this one is faster.",
     ),
     "faster but larger": (
         *([LARGER], "smaller", 0.01, None),
-        "No file that lost at most 1 point is clearly smaller; those that are faster are larger.",
+        "No file that was measured to lose at most 1 point is clearly smaller; those that are faster are larger.",
     ),
     "the fastest": (
         *([SMALL, QUICK, LARGER], "faster", 0.01, LARGER),
-        "It is the fastest file that runs and lost at most 1 point.",
+        "It is the fastest file that runs and was measured to lose at most 1 point.",
     ),
     "only smaller, as fast": (
         *([SMALL_AND_AS_FAST], "faster", 0.01, SMALL_AND_AS_FAST),
-        "No file that lost at most 1 point is clearly faster; this one takes no longer and is smaller.",
+        "No file that was measured to lose at most 1 point is clearly faster; this one takes no longer and is smaller.",
     ),
     "only smaller, slower": (
         *([SLOWER], "faster", 0.01, None),
-        "No file that lost at most 1 point is clearly faster; those that are smaller take longer.",
+        "No file that was measured to lose at most 1 point is clearly faster; those that are smaller take longer.",
     ),
     "targets": (
         *([SMALL, PLAIN, PACKED, STRONG], "targets", 0.01, PLAIN),
-        "It is the strongest tested schedule that lost at most 1 point.",
+        "It is the strongest tested schedule that was measured to lose at most 1 point.",
     ),
     "stronger targets lose clearly more": (
         *([PLAIN, STRONG], "targets", 0.05, STRONG),
-        "It is the strongest tested schedule that lost at most 5 points.",
+        "It is the strongest tested schedule that was measured to lose at most 5 points.",
     ),
     "targets without a schedule": ([SMALL], "targets", 0.01, None, "No schedule has been tested yet."),
-    "no schedule within": ([STRONG], "targets", 0.01, None, "No tested schedule lost at most 1 point."),
+    "no schedule within": ([STRONG], "targets", 0.01, None, "No tested schedule was measured to lose at most 1 point."),
     "only to look": (
         *([SMALL, LOSSY], "look", 0.01, SMALL),
-        "It is the smallest file that runs and lost at most 1 point.",
+        "It is the smallest file that runs and was measured to lose at most 1 point.",
     ),
 }
 
@@ -171,7 +171,7 @@ def test_targets_say_of_what_they_save_and_what_else_keeps_the_loss() -> None:
     none = decision([SMALL, STRONG], "targets", 0.01)
     assert none.headline == "No schedule to take"
     assert none.reason == (
-        "No tested schedule lost at most 1 point; a file of the original weights does: ONNX in 8-bit numbers."
+        "No tested schedule was measured to lose at most 1 point; a file without a schedule was: ONNX in 8-bit numbers."
     )
 
 
