@@ -309,6 +309,6 @@ class ScheduleEvaluator:
         """Return the uncompressed network as a float file of ``runtime``; it is written once."""
         name = runtime.description.name
         if name not in self._originals:
-            self.progress(f"Writing the original network as {runtime.description.file_title}")
+            self.progress(f"Writing the original as a file for {runtime.description.label}")
             self._originals[name] = self.exporter(runtime)(self.dense.model)
         return self._originals[name]

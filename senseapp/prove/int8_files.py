@@ -108,7 +108,7 @@ def int8_files(
     file = MadeFile(name="file", content=content, notes=(_NOT_QUICKER, *images.notes), computes_in_float=True)
     may_be_quicker, must_be_quicker = True, settings.kind == "quickest"
     if must_be_quicker:
-        steps.progress("Timing the network in float and in int8")
+        steps.progress("Timing the original and the 8-bit network")
         may_be_quicker = files.beside_float.measure_precise(files.placed(files.all_int8)).low < 1
     if may_be_quicker:
         steps.progress.begin(StepTitle.OWN)

@@ -170,7 +170,7 @@ class MeasuredSchedule:
         example = dense.batches(0, 1)[0]
         seconds = pass_seconds((dense.model, applied.model), example)
         was, now = sizes_of(applied, dense.model)
-        evaluator.progress("Measuring a uniform schedule of equal cost")
+        evaluator.progress("Measuring one amount for all layers, to compare")
         rival, rival_note = _uniform(evaluator, final, applied)
         uniform = None
         if rival is not None:

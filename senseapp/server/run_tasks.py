@@ -114,7 +114,7 @@ class Int8Trial(FinishedRunTask[Int8Timing]):
 
         runtime = evaluator.runtime(self.runtime)
         network, few = evaluator.original_file(runtime), evaluator.calibration()[:1]
-        evaluator.progress("Timing the network in float and in int8")
+        evaluator.progress("Timing the original and the 8-bit network")
         return time_int8(runtime, network, few, threads=self.threads, batch=self.batch)
 
 
