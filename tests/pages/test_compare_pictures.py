@@ -81,7 +81,8 @@ def test_the_original_and_the_best_file_come_first(app: AppTest, two_files: str,
 
 
 def test_files_that_are_called_alike_are_two_options(app: AppTest, two_files: str, backend: Backend) -> None:
-    twin = replace(INT8, file=f"deployed-{'1' * 16}.onnx")
+    figures = replace(INT8.figures, file_bytes=INT8.figures.file_bytes + 1)
+    twin = replace(INT8, file=f"deployed-{'1' * 16}.onnx", figures=figures)
     backend.store.folder(two_files).save("0" * 16, Delivery(candidates=(INT8, twin)))
     open_compare(app, two_files)
     sides = app.selectbox(key="compare.file.first")

@@ -62,15 +62,17 @@ def with_side(side: str, title: str) -> str:
 @st.fragment
 def files_view(records: Sequence[RunRecord]) -> None:
     """Show the measured files of the runs as a choice: what each still answers against its size or its time."""
-    parts, originals, known = [], [], []
+    parts, originals, known, without = [], [], [], []
     for place, record in enumerate(records):
         try:
             candidates = backend.service().work.candidates(record.run_id)
         except SenseError as error:
             complain(str(error))
             continue
-        if candidates:
-            side = letter(place) if len(records) > 1 else ""
+        side = letter(place) if len(records) > 1 else ""
+        if not candidates:
+            without.append(with_side(side, record.title))
+        else:
             known.append((side, record, candidates))
             name = with_side(side, record.title)
             answer = decided(record, candidates)
@@ -79,6 +81,8 @@ def files_view(records: Sequence[RunRecord]) -> None:
     if not known:
         st.caption("None of these runs has a measured file yet. Results makes files, or offers to.")
         return
+    if without:
+        st.caption(md("Without a measured file: {}.", "; ".join(without)))
     metrics = {candidates[0].metric for _, _, candidates in known}
     if len(metrics) > 1:
         st.caption("These runs judge answers in different ways, so their files are not drawn on one axis.")

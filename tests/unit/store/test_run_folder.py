@@ -7,9 +7,11 @@ import pytest
 
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.core.files import remove_temporaries
+from senseapp.records.candidate import Delivery
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.store.run_folder import RunFolder
+from tests.deployments import a_candidate
 from tests.fake_session import SPEC, a_measurement, a_result
 
 OTHER = RunSpec(sensitivity=SensitivitySpec(levels=(0.75,)))
@@ -118,3 +120,12 @@ def test_half_written_files_of_dead_processes_go_and_those_of_living_ones_stay(t
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[1], ".hidden", "result.json"])
     remove_temporaries(tmp_path, beside_others=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "result.json"]
+
+
+def test_a_file_that_was_made_twice_is_listed_once(folder):
+    first = a_candidate("int8", size=1000)
+    again = replace(first, file=f"deployed-{'2' * 16}.onnx")
+    larger = replace(again, figures=replace(first.figures, file_bytes=2000), file=f"deployed-{'3' * 16}.onnx")
+    folder.save("0" * 16, Delivery(candidates=(first,)))
+    folder.save("1" * 16, Delivery(candidates=(again, larger)))
+    assert [each.file for each in folder.candidates()] == [first.file, larger.file]
