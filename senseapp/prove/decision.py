@@ -35,7 +35,7 @@ Standing = Literal[
 ]
 """What a decision says of one file."""
 
-_SAME_BYTES = 0.02
+_SAME_BYTES = 0.05
 """Relative difference of sizes that decides nothing."""
 
 

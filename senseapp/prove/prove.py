@@ -179,6 +179,7 @@ class MeasuredSchedule:
         return Proof(
             result=ValidationResult(
                 schedule=final,
+                held_out=evaluator.images.held_out,
                 changes=found.changes,
                 repaired=found.repaired,
                 delivered=found.delivered,

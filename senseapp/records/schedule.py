@@ -160,7 +160,8 @@ class ValidationResult:
 
     Attributes:
         schedule: what was applied.
-        changes: measured on held-out images, by metric.
+        changes: measured, by metric.
+        held_out: whether that was on images that the run has not measured on; else on its own.
         repaired: the same after repair without training; empty if none was asked for.
         uniform: of the uniform schedule of equal cost; empty where there is none.
         uniform_repaired: of that one after the same repair.
@@ -193,6 +194,7 @@ class ValidationResult:
     adapting: Adapting = "off"
     steps: tuple[RepairStep, ...] = ()
     tried: int = 1
+    held_out: bool = True
 
     @property
     def keeps_repair(self) -> bool:

@@ -95,13 +95,13 @@ def beats(one: Candidate, other: Candidate) -> bool:
     """Whether a file is no worse beyond noise and clearly better in bytes, time or answers."""
     if one is other or one.runs != other.runs or one.images != other.images:
         return False
-    no_worse = size(one) <= 1.02 * size(other) and time(one) <= 1.03 * time(other) and loss(one) <= loss(other)
+    no_worse = size(one) <= 1.05 * size(other) and time(one) <= 1.03 * time(other) and loss(one) <= loss(other)
     quicker = one.figures.time_ratio.high < other.figures.time_ratio.low and time(one) < 0.97 * time(other)
-    return no_worse and (size(one) < 0.98 * size(other) or quicker or one.loss.ci_high < other.loss.ci_low)
+    return no_worse and (size(one) < 0.95 * size(other) or quicker or one.loss.ci_high < other.loss.ci_low)
 
 
 def saves_as_much_and_loses_less(one: Candidate, other: Candidate) -> bool:
-    return left(one) <= 1.02 * left(other) and one.loss.ci_high < other.loss.ci_low
+    return left(one) <= 1.05 * left(other) and one.loss.ci_high < other.loss.ci_low
 
 
 class Checked:
@@ -122,7 +122,7 @@ class Checked:
         return next(one for one in self.found if self.answer.choice and one.file == self.answer.choice.file)
 
     def smaller(self, one: Candidate) -> bool:
-        return size(one) <= 0.98 * self.size
+        return size(one) <= 0.95 * self.size
 
     def faster(self, one: Candidate) -> bool:
         return one.figures.time_ratio.high < 1 and time(one) <= 0.97
@@ -132,7 +132,7 @@ class Checked:
             return one.schedule is not None
         if self.goal == "faster":
             return self.faster(one) or (self.smaller(one) and time(one) <= 1.03)
-        return self.smaller(one) or (self.faster(one) and size(one) <= 1.02 * self.size)
+        return self.smaller(one) or (self.faster(one) and size(one) <= 1.05 * self.size)
 
     def is_dominated(self, one: Candidate) -> bool:
         if self.goal != "targets":

@@ -154,8 +154,9 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
             title="Proof: the compressed model, measured",
             columns=files.PROOF_COLUMNS,
             rows=tuple(files.proof_rows(validation, everyday)),
-            note=f"Measured on {', '.join(map(str, images))} images that the run has not measured on where there are "
-            "enough. Above zero is worse; intervals are paired by image.",
+            note=f"Measured on {', '.join(map(str, images))} images "
+            f"{'that the run has not measured on' if validation.held_out else 'of the run itself'}. "
+            "Above zero is worse; intervals are paired by image.",
         )
         steps = "; ".join(step_lines(validation))
         notes += (validation.delivered_reason, steps and f"{STEPS} {steps}.", *validation.notes)
