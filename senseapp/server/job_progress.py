@@ -16,6 +16,7 @@ _UNKNOWN_SECONDS = 30.0  # of work without a plan
 _PRIOR_SHARE = 0.05  # of the planned time: weight of the plan's own pace beside what was seen
 _OVERDUE = 0.5  # of the time spent on a step, that it still takes at least, as far as is known
 _EARLIER = 0.3  # weight of a finished step in the pace, beside the next one
+_CLEARLY_MORE = 1.1  # times the seconds that were said: less more is not said
 _TRUSTED = 0.1  # of a step: once so much is done, its own pace counts as much as that of the plan
 _COUNT = re.compile(r"(?:about )?(\d+) of (?:about |at most )?(\d+)\b.*")
 
@@ -69,6 +70,7 @@ class JobControl:
         self._index = 0
         self._begun = self._share_at = self._moved = clock()  # the step; when its share was reported; the bar
         self._finished: list[tuple[PlannedStep, float]] = []  # with the seconds that each took
+        self._said = math.inf  # seconds left, when last asked
 
     @property
     def step(self) -> PlannedStep:
@@ -87,10 +89,15 @@ class JobControl:
         return max(0.0, (now if self.ended is None else self.ended) - self.started)
 
     def remaining(self, now: float) -> float | None:
-        """Return the remaining seconds; None before it runs and without a plan."""
+        """Return the remaining seconds, which rise where clearly more are left; None before a plan or a start."""
         if self.ended is not None:
             return 0.0
-        return self._left(now) if self.started is not None and self._steps else None
+        if self.started is None or not self._steps:
+            return None
+        left = self._left(now)
+        if not self._said < left < _CLEARLY_MORE * self._said:
+            self._said = left
+        return self._said
 
     def seconds_of_steps(self) -> dict[str, float]:
         """Return the seconds that each step of the plan took so far, by title."""

@@ -127,3 +127,17 @@ def test_a_better_plan_keeps_the_bar_where_it_is() -> None:
     job.control.plan([PlannedStep(title=each.title, seconds=2 * each.seconds) for each in PLAN])
     assert (job.control.step.title, job.control.fraction) == ("Estimate", before)
     assert job.left() > 1.8 * left
+
+
+def test_the_seconds_left_rise_only_where_clearly_more_are_left():
+    job = Job((PlannedStep(title="Make", seconds=10.0),))
+
+    def left(now: float) -> float:
+        job.now = now
+        return job.left()
+
+    assert left(1.0) == pytest.approx(9.0, rel=0.1)
+    least = left(6.0)
+    assert least == pytest.approx(4.0, rel=0.1)
+    assert left(8.5) == least  # half of what was spent: hardly more
+    assert left(30.0) > 2 * least
