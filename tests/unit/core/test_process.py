@@ -16,12 +16,11 @@ import pytest
 from senseapp.compressions import QuantizationConfig
 from senseapp.core import process as quiet_module
 from senseapp.core.codec import dumps
-from senseapp.core.process import PROCESS_CACHE, QUIET_FILE, ProcessCache, at_work, measuring_environment, pause, quiet
+from senseapp.core.process import PROCESS_CACHE, QUIET_FILE, ProcessCache, at_work, measuring_environment, quiet
 from senseapp.measure.histograms import histogram_of
 from senseapp.measure.session import Session
-from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import RunResult
-from senseapp.records.spec import HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.server.process.processes import environment_of_jobs
 from tests.cases import first_of
 
@@ -200,12 +199,6 @@ def test_what_nobody_wants_is_let_go_of(leftovers: ProcessCache, let_go) -> None
     assert leftovers.take("a") is None
 
 
-def test_whoever_loads_a_network_finds_room(kept: ProcessCache) -> None:
-    kept.leave("network", Thing())
-    load_model(ModelSpec())
-    assert kept.take("network") is None
-
-
 @pytest.mark.slow
 def test_histograms_after_each_other_load_once_and_say_the_same(kept: ProcessCache, result: RunResult) -> None:
     first, second = (layer.name for layer in result.profile.layers[:2])
@@ -303,11 +296,3 @@ def test_a_timing_does_not_wait_for_ever(worker, monkeypatch, caplog):
     with at_work(), quiet():
         pass
     assert not caplog.text  # the locks of a process that ended are free
-
-
-def test_without_a_server_nothing_waits(monkeypatch):
-    monkeypatch.delenv(QUIET_FILE, raising=False)
-    with at_work(), quiet():
-        pause()
-    with quiet():
-        pause()

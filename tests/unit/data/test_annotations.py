@@ -13,10 +13,9 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.data import per_image
 from senseapp.data.images import PreparedImages, draw
 from senseapp.data.load import load_images
-from senseapp.data.per_image import allocate_rows, bytes_of, chosen_of
+from senseapp.data.per_image import bytes_of
 from senseapp.data.pictures import survey_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import SHAPE_NAMES, WITHOUT_LABELS, DataSpec
@@ -31,7 +30,6 @@ from tests.toy_segmentation import IGNORED, SEGMENTATION
 
 DETECTION = TASKS["detection"]
 PLAIN = Preprocessing(input_shape=(3, SIDE, SIDE), mean=(0.0,) * 3, std=(1.0,) * 3, interpolation="nearest")
-WIDE = (70, 40)
 Files = Mapping[str, bytes]
 
 
@@ -117,26 +115,6 @@ def test_draws_and_subsets_keep_pictures_and_masks_together(folder: Callable[[Fi
     assert torch.equal(chosen.labels, drawn.labels[[4, 0, 2]])
     assert torch.equal(chosen.batch(0, 3), drawn.batch(0, 5)[[4, 0, 2]])
     assert chosen.labels[1:3].dtype == torch.uint8
-
-
-def test_large_masks_lie_on_the_disk_like_pixels(
-    folder: Callable[[Files], DataSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = folder(toy_segmentation.picture_files(4))
-    in_memory = load(spec)
-    rooms: list[tuple[int, ...]] = []
-
-    def on_disk(count: int, shape: Any, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
-        rooms.append((count, *shape))
-        return allocate_rows(count, shape, dtype, most_in_memory_bytes=0)
-
-    monkeypatch.setattr(per_image, "allocate_rows", on_disk)
-    monkeypatch.setattr("senseapp.data.reading.allocate_rows", on_disk)
-    assert torch.equal(load(spec).labels, in_memory.labels)
-    masks = [room for room in rooms if len(room) == 3]
-    assert masks == [(4, SIDE, SIDE), (4, SIDE, SIDE)]  # as they are read, and in the order of their names
-    floats = torch.randn(3, 2)
-    assert torch.equal(chosen_of(floats, [2, 0]), floats[[2, 0]])
 
 
 def test_pictures_without_a_mask_are_counted_and_said(folder: Callable[[Files], DataSpec]) -> None:
@@ -407,11 +385,6 @@ def test_folders_that_a_person_confirmed_as_classes_stay_classes(folder: Callabl
     assert load(spec, CLASSIFICATION).labels.tolist() == [0, 0, 1, 1]
 
 
-def test_the_demo_has_no_annotations() -> None:
-    grey = Preprocessing(input_shape=(1, 32, 32), mean=(0.0,), std=(1.0,))
-    assert load_images(DataSpec(), grey, num_classes=10, task=SEGMENTATION).labels is None
-
-
 def digest(value: Any) -> bytes:
     return b"".join(bytes_of(value))
 
@@ -440,13 +413,6 @@ def test_targets_that_differ_have_other_bytes() -> None:
     assert digest(labels) == labels.numpy().tobytes()  # as runs of before were keyed
     with pytest.raises(TypeError, match="holds a object"):
         digest((object(),))
-
-
-def test_targets_are_chosen_where_they_are() -> None:
-    masks, objects = torch.zeros(2, 3, dtype=torch.uint8), ({"boxes": torch.zeros(0, 4)},)
-    assert chosen_of(masks.to("meta"), [1]).shape == (1, 3)
-    assert chosen_of(masks, range(1)).data_ptr() != masks.data_ptr()
-    assert chosen_of(objects, range(1)) == objects
 
 
 @pytest.mark.parametrize(("module", "read"), [(toy_segmentation, load), (shapes_detector, load_boxes)])

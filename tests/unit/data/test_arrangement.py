@@ -68,11 +68,6 @@ def test_class_folders(files, found, notes):
     assert arranged.label_names == tuple(sorted({*found.values()}))
 
 
-def test_pictures_in_one_heap_have_no_labels():
-    found = arrange(ListedFiles("2.png", "1.png"))
-    assert (found.layout, pairs(found)) == ("unlabelled", ["1.png", "2.png"])
-
-
 def test_one_folder_is_one_class():
     found = arrange(ListedFiles("a/1.png", "a/2.png"))
     assert found.labels == ("a", "a")

@@ -4,7 +4,6 @@ import dataclasses
 import os
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -12,7 +11,7 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data import per_image, reading
 from senseapp.data.images import PreparedImages, TensorImages, draw, draw_order
 from senseapp.data.load import load_images
-from senseapp.data.per_image import allocate_rows, leave_on_disk
+from senseapp.data.per_image import allocate_rows
 from senseapp.data.pictures import preview, survey_images
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION
@@ -149,12 +148,6 @@ def test_one_folder_that_is_no_class_is_a_heap(load):
     assert images.notes[0] == "All pictures lie in one folder, holiday, which is no class of this model."
 
 
-def test_one_folder_that_is_a_class(load):
-    images = load({"2/1.png": png(1), "2/2.png": png(2)})
-    assert images.labels.tolist() == [2, 2]
-    assert images.notes[0].startswith("All pictures are of one class, 2")
-
-
 def test_folders_that_mean_nothing_are_refused_unless_measured_without_labels(load):
     files = {"unicorn/1.png": png(1), "dragon/1.png": png(2)}
     with pytest.raises(InvalidDataset, match="2 of 2 classes in the images match none of the model's 3"):
@@ -289,19 +282,6 @@ def test_survey_tells_what_would_be_measured_on(tmp_path):
     assert survey.proposal.pairs == (("cat", 2), ("dog", 3))
     assert survey.proposal.unmatched == ("emu",)
     assert survey.notes == ("1 other file left out: .md.", "1 class folder holds no picture: cat.")
-
-
-def test_rows_in_a_file_hold_after_their_pages_are_released() -> None:
-    rows = allocate_rows(64, (3, 128, 128), most_in_memory_bytes=0)
-    rows[:] = torch.arange(64, dtype=torch.uint8).view(-1, 1, 1, 1)
-    process = psutil.Process()
-    before = process.memory_info().shared
-    leave_on_disk(rows[3:])  # any view of them
-    assert before - process.memory_info().shared > rows.numel() // 2
-    assert rows[:, 0, 0, 0].tolist() == list(range(64))
-    in_memory = torch.ones(8, dtype=torch.uint8)
-    leave_on_disk(in_memory)
-    assert in_memory.sum() == 8
 
 
 def test_a_survey_of_files_that_are_no_pictures_is_refused(tmp_path) -> None:

@@ -12,7 +12,6 @@ from senseapp.cli.main import main
 from senseapp.data.load import load_images
 from senseapp.measure import preparation_search
 from senseapp.measure.preparation_search import choose_class_order, choose_preparation
-from senseapp.metrics.paired_tests import tells_classes_apart
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import CLASSIFICATION
@@ -106,13 +105,6 @@ def test_the_order_under_which_the_model_is_right_is_chosen(tmp_path, name):
     assert choice.spec.data.chosen_by == choice.notes
 
 
-def test_an_empty_folder_leaves_the_choice_to_the_images(tmp_path):
-    spec, model = pictures(tmp_path, NUMBERS, 5), model_of(NUMBERS, sorted(NUMBERS))
-    (tmp_path / "unsorted").mkdir()
-    choice = choose_class_order(spec, model, images_of(spec, model))
-    assert share_right(choice.spec, model) == 1
-
-
 SWAPPED = ["a", "b", "e", "c", "d"]
 
 
@@ -142,15 +134,6 @@ def test_labels_that_come_in_turns_are_halved_too(tmp_path):
     spec = replace(spec, data=DataSpec(kind="folder", path=str(flat), labels="labels.csv"))
     choice = choose_class_order(spec, model, images_of(spec, model))
     assert dict(choice.spec.data.class_map) == {name: order.index(name) for name in order}
-
-
-def test_preparation_and_classes_as_found_are_chosen_together(tmp_path, monkeypatch):
-    order = ["c", "a", "e", "b", "d"]
-    spec, model = pictures(tmp_path, sorted(order), 8), model_of(sorted(order), order, half=True)
-    monkeypatch.setattr(preparation_search, "load_model", lambda _: model)
-    choice = choose_preparation(replace(spec, data=replace(spec.data, preparation="auto")))
-    assert dict(choice.spec.data.class_map) == {name: order.index(name) for name in order}
-    assert (choice.spec.data.mean, choice.spec.data.std, choice.question) == (HALF["mean"], HALF["std"], "")
 
 
 def test_names_of_classes_are_never_matched_otherwise(tmp_path):
@@ -199,14 +182,6 @@ def test_preprocessing_and_order_are_found_together(tmp_path, monkeypatch):
     assert (choice.spec.data.mean, choice.spec.data.std) == (HALF["mean"], HALF["std"])
     assert dict(choice.spec.data.class_map) == {name: sorted(NUMBERS).index(name) for name in NUMBERS}
     assert "classes by number as text (1, 10, 2)" in choice.chosen.title
-
-
-def test_classes_are_told_apart_beyond_how_often_they_occur():
-    labels = np.array([0] * 45 + [1] * 15)
-    constant = np.tile([1.0, 0.0], (60, 1))
-    assert not tells_classes_apart(constant, labels, significance=0.05)
-    assert tells_classes_apart(np.eye(2)[labels], labels, significance=0.001)
-    assert not tells_classes_apart(np.eye(2)[1 - labels], labels, significance=0.05)
 
 
 def test_the_command_line_takes_a_class_map_or_says_what_is_wrong_with_it(tmp_path, capsys):

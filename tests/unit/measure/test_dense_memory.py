@@ -6,10 +6,9 @@ from torch import Tensor, nn
 
 from senseapp.data.images import TensorImages
 from senseapp.measure import context as context_module
-from senseapp.measure.context import MeasurementContext
 from senseapp.measure.sweep import Sweep
 from senseapp.records.spec import SensitivitySpec
-from senseapp.tasks import CLASSIFICATION, SEGMENTATION, Task
+from senseapp.tasks import SEGMENTATION, Task
 
 
 class Map(nn.Module):
@@ -52,28 +51,12 @@ def test_images_of_a_dense_network_are_measured_in_spans_of_bounded_memory(monke
             assert other.delta == pytest.approx(change.delta, rel=1e-4, abs=1e-6), (item.layer, change.metric)
 
 
-def test_enough_images_of_a_small_dense_network_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = opened(Map(), SEGMENTATION)
-    macs = sweep.context.trace.macs / sweep.context.trace.batch_size
-    positions = [item.position for item in sweep.planned]
-    monkeypatch.setattr(context_module, "_DENSE_ACTIVATION_BYTES", 1)
-    monkeypatch.setattr(context_module, "_DENSE_MACS", 7 * macs)
-    assert sweep.context.activation_bytes(positions) == 7 * sweep.bytes_per_image()
-
-
 def test_a_pass_takes_fewer_images_with_large_outputs_unless_a_batch_size_is_set() -> None:
     sweep = opened(Map(), SEGMENTATION)
     largest = max(call.output_bytes for call in sweep.context.trace.calls) // sweep.context.trace.batch_size
     assert largest == 4 * 8 * 16 * 16
     assert sweep.context.most_in_pass(10_000) == 32 * 2**20 // largest
     assert sweep.context.most_in_pass(3) == 3
-
-
-def test_networks_with_one_answer_for_an_image_keep_their_memory() -> None:
-    module = nn.Sequential(Map(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    context = opened(module, CLASSIFICATION).context
-    assert context.most_in_pass(256) == 256
-    assert context.activation_bytes([0]) == min(2 * 2**30, context_module.memory_bytes(context.device) // 8)
 
 
 class _Counted(TensorImages):
@@ -95,10 +78,3 @@ def test_images_for_ranges_are_computed_when_they_are_read() -> None:
         assert torch.equal(torch.cat(list(found)), images.images)
     assert images.count == 6
     assert [len(each) for each in found[1:]] == [2, 1]
-
-
-def test_the_memory_of_predictions_is_shared_by_the_images_of_a_run() -> None:
-    for count in (4, 24):
-        images = TensorImages(torch.randn(count, 3, 16, 16))
-        context = MeasurementContext.prepare(Map(), images, task=SEGMENTATION)
-        assert 460e6 < context.prediction_bytes * count < 500e6

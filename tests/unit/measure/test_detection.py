@@ -1,7 +1,5 @@
 """Torchvision's detectors: measured as by a plain loop, estimated, and read as torchvision reads them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,6 @@ from torch import nn
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import TensorImages
-from senseapp.measure.quick import scan
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.detection import DIVERGENCE, MAP, OBJECTS
@@ -153,27 +150,6 @@ def test_estimates_of_a_trained_detector_rank_and_size_what_is_measured() -> Non
     pairs = [(estimated[key], measured[key]) for key in measured]
     assert spearman(*zip(*pairs, strict=True)) > 0.93
     assert all(1 / 3 < one / other < 3 for one, other in pairs)
-
-
-@pytest.mark.wide
-def test_few_images_get_several_draws_of_directions(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, _ = shapes_detector.inputs(range(16))
-    spec = SensitivitySpec(levels=(0.5,), num_samples=16, device="cpu", mode="quick")
-    found: dict[int, list[float]] = {}
-    for drawn in (16, 256):  # of each image: 1, and 16
-        monkeypatch.setattr(scan, "_DRAWN", drawn)
-        spreads = []
-        for layer in ("backbone.top.0", "head.regression_head.module_list.0"):
-            estimates = [one_estimate(replace(spec, seed=seed, layers=(layer,)), images) for seed in range(4)]
-            spreads.append(float(np.std(estimates) / np.mean(estimates)))
-        found[drawn] = spreads
-    assert sum(found[256]) < 0.6 * sum(found[16])  # a quarter, but for chance
-
-
-def one_estimate(spec: SensitivitySpec, images: torch.Tensor) -> float:
-    sweep = Sweep.open(opened_detector(shapes_detector.trained()), TensorImages(images), spec, task=DETECTION)
-    (found,) = quick_scan(sweep)
-    return found.change(DIVERGENCE.name).delta  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("form", ["ssd", "fcos"])

@@ -195,11 +195,6 @@ def test_an_architecture_that_the_numbers_refute_is_passed_over(trained, picture
         choose_preparation(asked(pictures))
 
 
-def test_the_same_settings_choose_the_same(trained, pictures):
-    trained(**HALF)
-    assert choose_preparation(asked(pictures)) == choose_preparation(asked(pictures))
-
-
 @pytest.mark.parametrize("wrong", [{"channel_order": "grb"}, {"preparation": "maybe"}])
 def test_settings_that_mean_nothing_are_refused(wrong):
     with pytest.raises(InvalidSpec):

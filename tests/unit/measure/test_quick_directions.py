@@ -52,13 +52,6 @@ def test_small_moves_give_the_gauss_newton_term_in_expectation(most: int) -> Non
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0)
 
 
-def test_first_direction_is_the_labels() -> None:
-    scores, labels = _scores(30, 10), torch.arange(30) % 10
-    directions = choose_directions(scores, labels, _signs(30, 10), 2)
-    torch.testing.assert_close(directions.log_masses[:, 0], scores.double().log_softmax(1)[torch.arange(30), labels])
-    assert torch.equal(directions.vectors[0].argmax(1), labels)
-
-
 def test_loss_change_is_exact_with_a_head_for_each_class() -> None:
     scores, labels, moves = _scores(12, 4), torch.arange(12) % 4, _moves(12, 4, size=2)
     directions = choose_directions(scores, labels, _signs(12, 4), 3)

@@ -11,16 +11,16 @@ from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.measure.quick import scan
 from senseapp.measure.quick.recorder import LayerCall, Recorder
-from senseapp.measure.quick.responses import batch_axis, find_reach, products_with
+from senseapp.measure.quick.responses import find_reach, products_with
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.detection import DIVERGENCE
-from senseapp.metrics.detection.rows import BOX, NUM_FIXED, RowKind, assembled
+from senseapp.metrics.detection.rows import BOX, RowKind, assembled
 from senseapp.networks.sources.detectors import opened_detector
 from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import TASKS
-from senseapp.tasks.directions import box_directions, feature_maps
+from senseapp.tasks.directions import feature_maps
 from tests import shapes_detector
 
 SIDE = 64
@@ -80,18 +80,6 @@ def test_the_reach_of_a_layer_are_the_boxes_that_move_when_its_weights_are_other
             assert torch.equal(places[0, :, BOX].any(dim=-1), moved), layer
 
 
-def test_only_scores_within_reach_count() -> None:
-    rows = torch.cat([grid_rows(16), grid_rows(8)], dim=1).repeat(3, 1, 1)
-    draw = box_directions(rows, torch.ones_like(rows))
-    near = torch.zeros_like(rows[0], dtype=torch.bool)
-    near[:256, BOX] = True
-    products = torch.tensor([[0.0, 0.02]]).repeat(3, 1)
-    alone = box_directions(rows[:, :256], torch.ones_like(rows[:, :256])).changes(products)
-    assert torch.equal(draw.reaching(near).changes(products)[DIVERGENCE.name], alone[DIVERGENCE.name])
-    everywhere = draw.reaching(torch.ones(rows.shape[1], NUM_FIXED + 2, dtype=torch.bool)).changes(products)
-    assert torch.equal(everywhere[DIVERGENCE.name], draw.changes(products)[DIVERGENCE.name])
-
-
 def test_small_changes_are_estimated_within_a_third_and_ranked_as_measured() -> None:
     images, _ = shapes_detector.inputs(range(48))
     spec = SensitivitySpec(
@@ -107,27 +95,6 @@ def test_small_changes_are_estimated_within_a_third_and_ranked_as_measured() -> 
 
 
 # ---- which axis of a recorded tensor counts images, and inner products image by image
-
-
-@pytest.mark.parametrize(
-    ("single", "seen", "expected"),
-    [
-        ((1, 6, 8, 8), (5, 6, 8, 8), 0),
-        ((16, 49, 96), (80, 49, 96), 0),  # windows of each image, one after the other
-        ((64, 1, 96), (64, 5, 96), 1),
-        ((1, 5), (5, 5), 0),
-        ((5,), (5,), None),  # the same for any number of images
-        ((1, 5), (5, 25), None),
-        ((1, 6), (7, 6), None),
-        ((1, 6), (5, 1, 6), None),
-    ],
-)
-def test_batch_axis(single: tuple[int, ...], seen: tuple[int, ...], expected: int | None) -> None:
-    assert batch_axis(single, seen, 5) == expected
-
-
-def test_all_belongs_to_a_single_image() -> None:
-    assert batch_axis((64, 1, 96), (64, 1, 96), 1) == 0
 
 
 @pytest.mark.parametrize(("shape", "batch"), [((3, 4, 5, 6), 0), ((5, 3, 4), 1)])

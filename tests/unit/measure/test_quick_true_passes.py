@@ -15,7 +15,7 @@ from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.quick import true_passes
 from senseapp.measure.quick.scan import quick_scan
-from senseapp.measure.quick.true_passes import checked_estimates, correction_note, evenly_spaced
+from senseapp.measure.quick.true_passes import checked_estimates, correction_note
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
@@ -149,13 +149,6 @@ def test_each_layers_largest_estimate_comes_first_within_the_budget() -> None:
     assert checked_estimates(sweep, found, 10.0) == ([("a", 0.9), ("b", 0.9)], 3)  # 3 · (1 + 1.01 + 0.51) of 10
     assert checked_estimates(sweep, found, 1000.0) == ([("a", 0.9), ("b", 0.9), ("a", 0.5)], 64)
     assert checked_estimates(sweep, {("c", 0.9): found["c", 0.9]}, 1000.0)[0] == []
-
-
-def test_images_of_a_sample_are_spread_over_the_order_of_damage() -> None:
-    damage = torch.arange(40, dtype=torch.float64)[torch.randperm(40, generator=torch.Generator().manual_seed(0))]
-    chosen = evenly_spaced(torch.stack([damage, 3 * damage]), 4)
-    assert damage[chosen].sort().values.tolist() == [5, 15, 25, 35]
-    assert evenly_spaced(damage[None], 40).tolist() == list(range(40))
 
 
 def test_a_bound_of_the_same_scores_in_another_order() -> None:

@@ -110,14 +110,3 @@ def test_a_placeholder_that_is_read_raises(read: str, inference: bool) -> None:
     assert {tensor.shape for tensor in gone} >= {torch.Size([BATCH, 8, 8, 8])}
     with torch.inference_mode(inference), torch.no_grad(), pytest.raises(ReplayMismatch, match="read an output again"):
         READS[read](gone[0])
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_what_does_not_look_at_the_numbers_may_be_asked_of_a_placeholder(inference: bool) -> None:
-    (tensor, *_) = _placeholders()
-    with torch.inference_mode(inference), torch.no_grad():
-        assert (len(tensor), tensor.dim(), tensor.numel()) == (BATCH, 4, BATCH * 8 * 8 * 8)
-        assert tensor.is_contiguous()
-        assert (tensor.dtype, tensor.device.type) == (torch.float32, "cpu")
-        for same in (tensor.float(), tensor.to("cpu"), tensor.contiguous(), F.dropout(tensor, 0.5, training=False)):
-            assert same is tensor

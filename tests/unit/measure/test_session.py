@@ -50,18 +50,6 @@ def test_every_layer_has_a_row(outcome: tuple[Session, list[LayerMeasurement], R
     assert Status.FAILED not in {item.status for item in result.measurements}
 
 
-def test_whiskers_are_there(outcome: tuple[Session, list[LayerMeasurement], RunResult]) -> None:
-    _, _, result = outcome
-    changes = [change for item in result.measurements for change in item.changes]
-    assert changes
-    for change in changes:
-        assert change.ci_low <= change.delta <= change.ci_high
-        assert change.num_samples == NUM_SAMPLES
-        assert change.moments[0] == NUM_SAMPLES
-    wide = [item.change("top1") for item in result.measurements if item.status is Status.MEASURED]
-    assert all(change is not None and change.ci_low < change.ci_high for change in wide)
-
-
 def test_the_result_knows_how_it_was_made(outcome: tuple[Session, list[LayerMeasurement], RunResult]) -> None:
     session, measurements, result = outcome
     assert result.spec == session.spec
@@ -80,27 +68,6 @@ def test_the_result_knows_how_it_was_made(outcome: tuple[Session, list[LayerMeas
 def test_json_gives_the_same_result_back(outcome: tuple[Session, list[LayerMeasurement], RunResult]) -> None:
     _, _, result = outcome
     assert loads(dumps(result), RunResult) == result
-
-
-def test_resuming_with_the_same_layout_gives_the_same_numbers() -> None:
-    first = Session.open(_spec(layers=("layer1*", "fc")))
-    whole = list(first.measure())
-    again = Session.open(first.spec, earlier=first.result(()))
-    rest = list(again.measure(done=whole[: len(whole) // 2]))
-    assert [(item.key, item.changes) for item in rest] == [
-        (item.key, item.changes) for item in whole[len(whole) // 2 :]
-    ]
-
-
-def test_quick_mode_only_estimates() -> None:
-    session = Session.open(_spec(mode="quick"))
-    assert session.targets == 0
-    assert session.predicted_seconds() == 0
-    assert list(session.measure()) == []
-    estimates = list(session.estimates())
-    assert estimates
-    assert all(item.estimated for item in estimates if item.status is Status.MEASURED)
-    session.close()
 
 
 @pytest.mark.parametrize("seen", [NUM_SAMPLES, 12, 0], ids=["all images", "some images", "none"])

@@ -8,10 +8,8 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
 from senseapp.measure.context import MeasurementContext, choose_device
-from senseapp.measure.plan import Layout, memory_bytes, precision_context, settle_kernels, usual_layout
-from senseapp.measure.quick import scan
+from senseapp.measure.plan import Layout, precision_context, settle_kernels
 from senseapp.measure.sweep import Sweep
-from senseapp.networks.trace import trace_calls
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
 from senseapp.server.machine import runs_on_processor
@@ -101,14 +99,6 @@ def test_a_baseline_that_never_fits_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         _open()
 
 
-def test_what_is_kept_on_a_graphics_card_fits_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (2**20, 2**33))
-    assert memory_bytes(torch.device("cuda:1")) == 2**33
-    assert asked == [torch.device("cuda:1")]
-    assert memory_bytes(torch.device("cpu")) > 0
-
-
 @pytest.mark.parametrize("device", ["gpu", "", "cuda:", "cuda:x", "CPU"])
 def test_a_device_of_another_name_is_refused(device: str) -> None:
     with pytest.raises(InvalidSpec, match="must be auto, cpu, cuda, cuda:NUMBER or mps"):
@@ -153,24 +143,3 @@ def test_passes_on_a_card_are_in_float32_and_the_same_each_time() -> None:
         assert (cudnn.allow_tf32, cudnn.deterministic) == (False, True)
     finally:
         cudnn.allow_tf32, cudnn.deterministic = before
-
-
-def test_a_pass_on_a_card_has_more_images_than_one_on_a_processor() -> None:
-    trace = trace_calls(nn.Conv2d(3, 64, 3, padding=1), torch.zeros(1, 3, 224, 224))
-    sizes = [
-        usual_layout(trace, most=256, channels_last=False, device=torch.device(name)).micro_batch
-        for name in ("cpu", "cuda")
-    ]
-    assert sizes == [4, 64]
-
-
-def test_an_estimate_on_a_card_takes_as_many_images_at_once_as_its_memory_holds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sweep = _open()
-    few = scan.graph_batch(sweep)
-    monkeypatch.setattr(scan, "_GRAPH_BYTES", 1)
-    assert scan.graph_batch(sweep) == 1 < few
-    monkeypatch.setattr(sweep.context, "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (0, 2**37))
-    assert scan.graph_batch(sweep) == 2 * sweep.context.layout.micro_batch

@@ -6,12 +6,9 @@ from torch import nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.descriptions import CompressionConfig
-from senseapp.measure import context, plan
-from senseapp.measure.context import MeasurementContext
-from senseapp.measure.plan import Layout
+from senseapp.measure import plan
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
-from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
@@ -42,10 +39,6 @@ def test_auto_keeps_float32_where_products_gain_nothing_from_bfloat16(monkeypatc
     sweep = _open(mode="quick")
     assert sweep.context.layout.precision == "fp32"
     assert "Precision auto kept float32: matrix products in bfloat16 are 0.5 times as fast here." in sweep.notes
-
-
-def test_a_product_is_timed() -> None:
-    assert 0 < plan.product_seconds(torch.device("cpu"), torch.float32) < 1
 
 
 @pytest.mark.usefixtures("half_is_fast")
@@ -108,22 +101,3 @@ def test_a_network_that_cannot_run_in_channels_last_is_measured_in_the_other_ord
     sweep = Sweep.open(model, images, SensitivitySpec(levels=(0.5,)), task=CLASSIFICATION)
     assert not sweep.context.layout.channels_last
     assert all(item.status is Status.MEASURED for item in sweep.measure())
-
-
-@pytest.mark.parametrize(("order", "passes"), [(True, 1), (False, 2)])
-def test_a_layout_that_was_watched_is_not_watched_again(
-    order: bool, passes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched: list[torch.Tensor] = []
-
-    def counted(model: nn.Module, sample: torch.Tensor) -> CallTrace:
-        watched.append(sample)
-        return trace_calls(model, sample)
-
-    monkeypatch.setattr(context, "trace_calls", counted)
-    images = images_for()
-    prepared = MeasurementContext.prepare(small_network(), images, task=CLASSIFICATION)
-    prepared.take(Layout(channels_last=order, micro_batch=4))
-    assert len(watched) == passes
-    assert prepared.model.stem.weight.is_contiguous(memory_format=torch.channels_last) is order  # type: ignore[union-attr, operator]
-    assert prepared.batches(0, 4)[0].is_contiguous(memory_format=torch.channels_last) is order

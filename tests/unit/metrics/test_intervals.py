@@ -57,17 +57,6 @@ def test_extreme_counts_and_confidences_stay_in_range(counts, confidence):
     assert low < high
 
 
-def test_more_images_with_the_same_shares_narrow_the_interval():
-    widths = [high - low for low, high in (discordant_interval(24 * k, 8 * k, 400 * k) for k in (1, 2, 4, 8))]
-    assert widths == sorted(widths, reverse=True)
-    assert widths[0] / widths[-1] == pytest.approx(math.sqrt(8), rel=0.1)
-
-
-def test_more_confidence_widens():
-    narrow, wide = discordant_interval(9, 3, 100, 0.9), discordant_interval(9, 3, 100, 0.99)
-    assert wide[0] < narrow[0] < narrow[1] < wide[1]
-
-
 def test_equal_differences_leave_no_spread():
     assert mean_interval(4, sums([0.1] * 4)) == pytest.approx((0.1, 0.1))
     assert mean_interval(4, sums([0.0] * 4)) == (0, 0)
@@ -91,10 +80,6 @@ def test_right_skewed_values_move_the_interval_right():
     assert high - mean > 1.5 * (mean - low)
 
 
-def test_an_interval_stays_in_the_range_of_the_values():
-    assert mean_interval(3, sums([0.0, 0.0, 1.0]), low=0, high=1) == (0, 1)
-
-
 def test_squares_that_overflow_make_the_interval_unbounded():
     assert mean_interval(2, (1e200, INF, INF)) == (-INF, INF)
 
@@ -103,10 +88,6 @@ def test_ratio_at_its_ends():
     assert ratio_interval(3, (6.0, 0.0), (12.0, 0.0, 0.0)) == (0, 0)
     assert ratio_interval(3, (0.0, 6.0), (0.0, 12.0, 0.0)) == (INF, INF)
     assert ratio_interval(3, (6.0, 3.0), (12.0, 3.0, 6.0)) == pytest.approx((0.5, 0.5))
-
-
-def test_two_images_far_apart_leave_the_ratio_open():
-    assert ratio_interval(2, (2.0, 1.0), (2.0, 1.0, 1.0), 0.9999999) == (0, INF)
 
 
 def test_a_silent_network_has_no_ratio_but_its_run_ends():

@@ -33,15 +33,6 @@ def test_every_metric_is_registered_under_its_name_and_described():
         assert metric.notable > 0
 
 
-def test_metrics_that_need_labels_are_not_offered_without():
-    assert CLASSIFICATION.metrics(has_labels=False, num_outputs=1000) == ("kl", "agreement", "sqnr")
-
-
-@pytest.mark.parametrize("metric", ["top1", "top5", "loss", "kl", "agreement", "sqnr"])
-def test_the_settings_take_every_metric(metric):
-    assert SensitivitySpec(metric=metric).metric == metric
-
-
 def test_the_settings_refuse_a_metric_that_there_is_not():
     with pytest.raises(
         InvalidSpec, match=r"must be one of top1, top5, loss, kl, agreement, sqnr, lrap, bce, .* got 'speed'"
@@ -204,21 +195,6 @@ def test_few_images_are_ranked_by_the_divergence_and_a_model_is_judged_by_its_an
 )
 def test_what_a_metric_needs_is_said(metric, has_labels, num_classes, needs):
     assert METRICS[metric].obstacle(has_labels=has_labels, num_classes=num_classes) == needs
-
-
-@pytest.mark.parametrize(
-    ("metric", "axis", "value_axis", "inside"),
-    [
-        ("top1", "Loss of right answers (points)", "Right answers (%)", "loss of right answers"),
-        ("loss", "Rise in cross-entropy loss (nats)", "Cross-entropy loss (nats)", "rise in loss"),
-        ("kl", "Harm to the answers", "Harm", "harm"),
-        ("agreement", "Share of changed answers (%)", "Answers that stay (%)", "share of changed answers"),
-        ("sqnr", "Noise in the output, relative to its power", "Signal to noise (dB)", "output noise"),
-    ],
-)  # fmt: skip
-def test_axes_are_named_with_their_unit(metric, axis, value_axis, inside):
-    described = METRICS[metric]
-    assert (described.axis, described.value_axis, described.change_inside) == (axis, value_axis, inside)
 
 
 def test_an_estimate_of_kl_is_drawn_up_to_what_the_answers_hold():

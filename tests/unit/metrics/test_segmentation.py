@@ -209,13 +209,3 @@ def test_intervals_of_pixel_accuracy_cover_the_truth(num_images: int) -> None:
         low, high = ACCURACY.interval((float(num_images), *(float(each.sum()) for each in terms)), 0.95)
         hits += low <= truth <= high
     assert 0.93 - 0.01 < hits / repeats < 0.97 + 0.01
-
-
-def test_every_metric_says_what_it_is() -> None:
-    names = SEGMENTATION.metrics(has_labels=True, num_outputs=4)
-    assert names == ("miou", "pixel_accuracy", "pixel_kl", "pixel_agreement", "miou_agreement")
-    assert SEGMENTATION.layer_metrics(has_labels=False, num_outputs=4) == ("pixel_kl", "pixel_agreement")
-    assert SEGMENTATION.divergence == "pixel_kl"
-    assert METRICS["pixel_agreement"].kept_text(change_of(AGREEMENT.name, (2.0, 2.0, 0.06, 0.002, 0.0001))) == (
-        "keep 97.0 % of the pixels"
-    )

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torchvision
@@ -10,7 +9,6 @@ import torchvision
 from senseapp.core.errors import UnknownModel
 from senseapp.networks.sources.catalogue import (
     POPULAR,
-    closest_names,
     family_refusal,
     find_entry,
     load_catalogue,
@@ -35,15 +33,6 @@ def test_searching_loads_neither_torch_nor_the_libraries():
     assert finished.returncode == 0, finished.stderr
 
 
-@pytest.mark.parametrize("text", ["", "r", "vit tiny patch16", "no such thing", "efficientnet"])
-def test_a_keystroke_is_answered_without_reading_the_index_again(text, monkeypatch):
-    found = search(text)
-    monkeypatch.setattr(Path, "read_bytes", None)
-    monkeypatch.setattr(Path, "read_text", None)
-    monkeypatch.setattr(Path, "open", None)
-    assert search(text) == found
-
-
 def test_the_exact_name_comes_first_then_names_that_start_with_it():
     assert titles("resnet50")[:2] == ["timm/resnet50", "torchvision/resnet50"]
     assert all("/resnet50" in title for title in titles("resnet50", limit=5))
@@ -54,12 +43,6 @@ def test_the_exact_name_comes_first_then_names_that_start_with_it():
 def test_separators_capitals_and_the_order_of_words_do_not_matter(text):
     assert set(titles(text, limit=2)) == {"timm/resnet18", "torchvision/resnet18"}
     assert "timm/vit_tiny_patch16_224" in titles("tiny 224 vit")
-
-
-def test_names_that_start_with_the_text_come_before_those_that_contain_it():
-    found = titles("vit tiny")
-    assert found[0].startswith("timm/vit_tiny")
-    assert found.index("timm/vit_tiny_patch16_224") < found.index("timm/davit_tiny")
 
 
 def test_the_library_can_be_chosen():
@@ -123,11 +106,6 @@ def test_a_model_is_named_in_text(text, spec):
 def test_names_that_mean_nothing_or_two_things_are_refused(text, said):
     with pytest.raises(UnknownModel, match=said):
         parse_model(text)
-
-
-def test_the_closest_names_are_close():
-    assert "timm/efficientnet_b0" in closest_names("eficientnet_b0", library="timm")
-    assert all(title.startswith("torchvision/") for title in closest_names("resnet", library="torchvision"))
 
 
 def test_without_a_text_popular_networks_come_first_and_filters_hold():

@@ -315,24 +315,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "cause"),
-    [
-        ("by torch.ao", "a network that was quantized"),
-        ("by GPTQ", "Bring the float weights that it was made of; to check the quantized network itself, export it as"),
-        ("a shard", "is part 1 of 3 of a checkpoint"),
-        ("a shard without its number", r"holds \d+ of the \d+ weights of this architecture and nothing else"),
-    ],
-)
-def test_a_named_architecture_has_the_same_causes(tmp_path, network, name, cause):
-    file_name, change, _ = REFUSED[name]
-    path = save(change(network.state_dict()), tmp_path / file_name)
-    with pytest.raises(InvalidCheckpoint, match=cause) as refused:
-        load_model(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
-    assert "variant" not in str(refused.value)
-    assert "auto" not in str(refused.value)
-
-
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.filterwarnings("ignore")
 def test_what_cannot_be_loaded_is_refused_with_its_cause(tmp_path, network, name):

@@ -9,9 +9,7 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnknownModel, UnsupportedModel
-from senseapp.networks.loaded import seeded_weights, skip_weight_init
 from senseapp.networks.sources import building as published_weights
-from senseapp.networks.sources.building import check_forward
 from senseapp.networks.sources.catalogue import parse_model
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
@@ -195,72 +193,3 @@ def test_settings_without_weights_of_their_own_are_refused(monkeypatch, spec, sa
     monkeypatch.setattr("senseapp.networks.sources.libraries.is_reachable", lambda _: True)
     with pytest.raises(InvalidSpec, match=said):
         load_model(spec)
-
-
-def test_the_demo_loads():
-    loaded = load_model(ModelSpec())
-    assert loaded.pretrained
-    assert forward(loaded).shape == (1, 10)
-
-
-def test_progress_is_reported():
-    said = []
-    load_model(timm_spec("test_resnet"), progress=said.append)
-    assert said == ["Building timm/test_resnet"]
-
-
-def test_auxiliary_heads_are_not_built():
-    names = {name for name, _ in load_model(torchvision_spec("googlenet")).module.named_modules()}
-    assert not any(name.startswith("aux") for name in names)
-
-
-class _Shared(nn.Module):
-    """One layer in two places, and a table that is computed on the device of the first image."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 3, 1)
-        self.second = nn.Sequential(self.first)
-        self.scale: torch.Tensor | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.scale = torch.ones(3, 1, 1, device=x.device) if self.scale is None else self.scale
-        result: torch.Tensor = self.second(self.first(x)) * self.scale
-        return result
-
-
-def test_a_check_of_shapes_leaves_the_network_as_it_was():
-    network = _Shared().eval()
-    before = dict(network.named_parameters())
-    check_forward(network, (3, 8, 8), title="it")
-    assert all(parameter is before[name] for name, parameter in network.named_parameters())
-    assert network.scale is None
-    assert network(torch.ones(1, 3, 8, 8)).device.type == "cpu"
-
-
-def test_unset_weights_draw_nothing_but_compute_the_rest():
-    torch.manual_seed(0)
-    state = torch.get_rng_state()
-    with skip_weight_init():
-        layer = nn.Linear(50, 50)
-        nn.init.normal_(layer.weight)
-        nn.init.xavier_normal_(layer.weight)
-        nn.init.kaiming_uniform_(layer.weight)
-        ordinary = torch.ones(3).mul_(2)
-        norm = nn.BatchNorm2d(4)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert ordinary.tolist() == [2, 2, 2]
-    assert norm.running_var.tolist() == [1, 1, 1, 1]
-    assert norm.weight.tolist() == [1, 1, 1, 1]
-
-
-def test_seeded_weights_do_not_disturb_the_callers_generator():
-    torch.manual_seed(3)
-    expected = torch.rand(2)
-    torch.manual_seed(3)
-    with seeded_weights():
-        first = nn.Linear(3, 3).weight
-    with seeded_weights():
-        second = nn.Linear(3, 3).weight
-    assert torch.equal(first, second)
-    assert torch.equal(torch.rand(2), expected)

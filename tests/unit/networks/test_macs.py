@@ -18,7 +18,7 @@ from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.profile import counting_notes, standardised_note
 from senseapp.records.schedule import ResourceBudget
 from senseapp.solve.curves import Accounting
-from tests.trap_models import PIXELS, WIDTH, Attention, CrossAttention, EncoderLayer, TiedWeights
+from tests.trap_models import PIXELS, WIDTH, Attention, CrossAttention, EncoderLayer
 
 _COUNTED = (
     "timm/nf_resnet50", "timm/mobilenetv3_small_100", "timm/convnext_atto", "timm/vit_tiny_patch16_224",
@@ -162,15 +162,6 @@ def test_recurrent_layers_and_embeddings_but_no_norm_token_or_parametrization() 
     recurrent = next(item for item in profile.unlisted if item.module == "rows")
     assert recurrent.macs == PIXELS * (4 * 8 * 16 + 4 * 8 * 8)
     assert [layer.name for layer in profile.layers] == ["conv", "head"]
-
-
-def test_networks_of_layers_have_none() -> None:
-    for model in (Attention(), TiedWeights()):
-        profile = profile_model(model.eval(), torch.randn(1, 3, PIXELS, PIXELS))
-        assert profile.unlisted == ()
-    resnet = profile_model(timm.create_model("resnet18").eval(), torch.randn(1, 3, 64, 64))
-    assert resnet.unlisted == ()
-    assert counting_notes(resnet, "sparsity") == ()
 
 
 def test_standardised_weights_are_said_where_zeros_are_meant() -> None:

@@ -12,9 +12,8 @@ import timm
 import torch
 from safetensors.torch import save_file
 from timm.models import save_for_hf
-from torch import nn
 
-from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel
+from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints.fitting import look_alikes
 from senseapp.networks.checkpoints.model_folder import read_config
 from senseapp.networks.loaded import LoadedModel
@@ -220,11 +219,3 @@ def test_a_folder_whose_weights_are_a_link_to_elsewhere_is_refused_by_the_app(sa
     (allowed / "net" / "model.safetensors").symlink_to(saved / "model.safetensors")
     with pytest.raises(InvalidCheckpoint, match="only from uploads"):
         check_paths(spec, (allowed,))
-
-
-def test_a_network_without_classifier_is_refused_as_any_other(tmp_path: Path) -> None:
-    module: nn.Module = timm.create_model("test_vit", num_classes=0)
-    save_for_hf(module, str(tmp_path / "net"), safe_serialization=True)
-    with pytest.raises(SenseError) as refused:
-        load(tmp_path / "net")
-    assert isinstance(refused.value, InvalidCheckpoint | UnsupportedModel)

@@ -32,23 +32,6 @@ def test_an_unchanged_graph_is_the_same_file() -> None:
     assert OnnxGraph(graph.proto()).copy().content() == content()
 
 
-def test_makers_readers_and_stored_tensors_are_found() -> None:
-    graph = OnnxGraph(content())
-    conv, relu, absolute, add = graph.nodes
-    assert graph.maker("a") is conv
-    assert graph.maker("x") is graph.maker("w") is None
-    assert list(graph.readers("a")) == [relu, absolute]
-    assert graph.is_read_once("r")
-    assert not graph.is_read_once("a")
-    assert not graph.is_read_once("y")
-    assert (graph.inputs, graph.outputs, graph.opset) == (("x",), ("y",), 18)
-    np.testing.assert_array_equal(graph.array("w"), weights(2, 3, 3, 3))
-    assert graph.array("a") is None
-    assert graph.fresh("new") == "new"
-    assert graph.fresh("a") == "a.1"
-    assert graph.maker("y") is add
-
-
 def test_values_of_bodies_are_read_and_constants_are_stored() -> None:
     constant = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weights(3, 1, 1), "w"))
     body = helper.make_graph([node("Add", "x w", "s")], "body", [], [helper.make_tensor_value_info("s", 1, None)])
@@ -84,14 +67,6 @@ def test_nodes_are_inserted_rewired_and_removed() -> None:
     assert graph.maker("y") is None
     np.testing.assert_allclose(run(graph)[0], np.maximum(2 * conv_alone, 0), rtol=1e-5)
     assert before.shape == conv_alone.shape
-
-
-def test_a_part_has_only_what_its_outputs_depend_on_and_leaves_the_graph() -> None:
-    graph = OnnxGraph(content())
-    part = graph.part(["r"])
-    assert [each.op_type for each in part.nodes] == ["Conv", "Relu"]
-    np.testing.assert_array_equal(run(part)[0], np.maximum(run(graph.part(["a"]))[0], 0))
-    assert graph.content() == content()
 
 
 def test_pruning_leaves_out_declarations_and_tensors_of_what_is_gone() -> None:

@@ -8,11 +8,11 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-from senseapp.core.errors import InvalidInput, UnsupportedModel
+from senseapp.core.errors import UnsupportedModel
 from senseapp.measure.replay import find_replay_obstacle
 from senseapp.networks.onnx.build import StoredAs
 from senseapp.networks.onnx.check import Differs, check
-from senseapp.networks.onnx.names import Names, module_path
+from senseapp.networks.onnx.names import module_path
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.trace import trace_calls
@@ -181,12 +181,6 @@ def test_a_file_for_several_images_stays_at_its_own_number() -> None:
     assert "fixed to 4 images" in opened.notes[-1]
 
 
-def test_a_file_that_picks_the_first_image_stays_at_one() -> None:
-    nodes = [node("Gather", "x zero", "a", axis=0), node("Unsqueeze", "a axes", "y")]
-    opened = open_onnx(file_of(nodes, {"zero": np.array(0), "axes": np.array([0])}))
-    assert opened.batch == 1
-
-
 def test_numbers_that_follow_the_batch_are_read_from_a_shape() -> None:
     nodes = [node("Shape", "x", "s"), node("Gather", "s zero", "n", axis=0), node("Unsqueeze", "n axes", "n1"),
              node("Concat", "n1 rest", "target", axis=0), node("Expand", "token target", "e"),
@@ -253,29 +247,12 @@ def test_what_lies_behind_box_selection_is_cut_at_the_last_tensors_before_it() -
     assert open_onnx(_detector(), outputs=["g", "f"]).outputs == ("g", "f")
 
 
-def test_an_output_that_is_none_is_refused_with_those_there_are() -> None:
-    with pytest.raises(InvalidInput, match=r"“boxes” cannot be an output.*“f”"):
-        open_onnx(_detector(), outputs=["boxes"])
-
-
 def test_a_file_of_selection_alone_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="behind node “y” \\(NonZero\\)"):
         open_onnx(file_of([node("NonZero", "x", "y")], {}))
 
 
 # ---- inputs
-
-
-def test_an_image_of_bytes_with_channels_last() -> None:
-    nodes = [node("Cast", "x", "c", to=TensorProto.FLOAT), node("Div", "c most", "d"),
-             node("Transpose", "d", "t", perm=[0, 3, 1, 2]), node("Conv", "t w", "y")]  # fmt: skip
-    content = file_of(
-        nodes, {"w": W, "most": np.float32(255)}, shape=(None, None, None, 3), element_type=TensorProto.UINT8
-    )
-    opened = open_onnx(content, size=(10, 12))
-    assert opened.input_shape == (1, 10, 12, 3)
-    assert opened.free_axes == (0, 1, 2)
-    assert opened.network(torch.zeros(2, 10, 12, 3, dtype=torch.uint8)).shape == (2, 3, 8, 10)
 
 
 @pytest.mark.parametrize("channels", [1, 4])
@@ -367,19 +344,6 @@ def test_stack_traces_are_not_kept() -> None:
     opened = open_onnx(model.SerializeToString())
     assert "somebody" not in repr(opened)
     assert "somebody" not in repr(normalise(model.SerializeToString())[0])
-
-
-def test_names_become_attributes_whatever_is_in_them() -> None:
-    names = Names(frozenset({"forward"}))
-    assert names.claim("a.b") == "a.b"
-    assert names.claim("a.b") == "a.b_1"
-    assert names.claim("a.b.c") == "a.b_c"
-    assert names.claim("a") == "a_1"
-    assert names.claim("forward") == "forward_"
-    assert names.claim("...") == "node"
-    assert names.claim(".".join("x" * 3000)).count(".") < 30
-    for wanted in ("../../etc/passwd\n<b>", "é-ü.0", "a b"):
-        assert all(part.isidentifier() or part.isdigit() for part in names.claim(wanted).split("."))
 
 
 def test_hostile_names_are_text() -> None:

@@ -23,7 +23,6 @@ from senseapp.compressions.base import Applied, CompressionRequest, build_compre
 from senseapp.compressions.pruning.pruning import PruningCompressor
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.difference import difference
-from senseapp.networks.onnx.modules import layers_of_products
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.write import shrunk, with_weights
 from senseapp.networks.profile import compressible_weights, profile_model
@@ -366,7 +365,3 @@ def test_layers_of_attention_keep_their_channels_and_say_so(packed: bool, layers
     assert [target.layer for target in compressor.targets] == ["patches", "up"]
     reasons = {name for name, why in compressor.not_applicable.items() if "heads are not pruned in ONNX files" in why}
     assert reasons == layers
-
-
-def test_a_module_has_no_attention_of_a_graph() -> None:
-    assert layers_of_products(vit()) == {}

@@ -1,7 +1,7 @@
 """An ONNX file as a model: outputs by task, preparation, names, sizes, and what is refused."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from senseapp.networks.onnx.source import examine_onnx
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
-from senseapp.tasks import CLASSIFICATION, TASKS
+from senseapp.tasks import CLASSIFICATION
 from senseapp.tasks.detection import DETECTION
 from tests.onnx_files import exported, fixed_to, write_export
 from tests.onnx_graphs import by_onnxruntime, model_of, node, weights
@@ -77,14 +77,6 @@ def test_a_fixed_batch_takes_any_number_of_images(tmp_path: Path) -> None:
             assert torch.allclose(loaded.module(few), module(few) + places[:, None], atol=1e-4)
 
 
-def test_the_output_before_a_softmax_is_measured_and_said(tmp_path: Path) -> None:
-    path = classifier(tmp_path / "a.onnx", node("Softmax", "f", "y", axis=1), outputs=("y",))
-    loaded = load_model(spec_of(path))
-    assert loaded.onnx is not None
-    assert loaded.onnx.outputs == ("f",)
-    assert any("“y” is a Softmax; the network returns “f”" in note for note in loaded.notes)
-
-
 def test_of_several_outputs_the_one_like_answers_is_measured_and_the_others_are_named(tmp_path: Path) -> None:
     more = [node("Identity", "f", "features"), node("Relu", "f", "class_scores")]
     path = classifier(tmp_path / "a.onnx", *more, outputs=("features", "class_scores"))
@@ -96,32 +88,6 @@ def test_of_several_outputs_the_one_like_answers_is_measured_and_the_others_are_
     assert chosen.onnx is not None
     assert chosen.onnx.outputs == ("features",)
     assert not any("several outputs" in note for note in chosen.notes)
-
-
-class MainOutput(type(CLASSIFICATION)):  # type: ignore[misc]
-    """Reads the first of several outputs, as tasks with auxiliary heads do."""
-
-    def output(self, model_output: object) -> torch.Tensor:
-        return super().output(self._main(model_output))
-
-    def check_output(self, model_output: object, num_images: int) -> None:
-        super().check_output(self._main(model_output), num_images)
-
-    def _main(self, model_output: object) -> object:
-        return model_output[0] if isinstance(model_output, tuple) else model_output
-
-
-def test_outputs_that_the_task_does_not_read_are_left_out_with_a_word(tmp_path: Path) -> None:
-    settings = {each.name: getattr(CLASSIFICATION, each.name) for each in fields(CLASSIFICATION)}
-    TASKS.register(MainOutput(**settings | {"name": "main", "extra_metrics": ()}))
-    try:
-        more = [node("Identity", "f", "scores"), node("Relu", "c", "auxiliary")]
-        path = classifier(tmp_path / "a.onnx", *more, outputs=("scores", "auxiliary"))
-        report = examine_onnx(spec_of(path, task="main"))
-    finally:
-        del TASKS["main"]
-    assert report.outputs == ("scores",)
-    assert "“scores” is measured, not “auxiliary”" in report.notes[0]
 
 
 @pytest.mark.parametrize(

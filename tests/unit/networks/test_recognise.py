@@ -3,9 +3,9 @@
 import timm
 import torch
 
-from scripts.fingerprints import find_free_dimensions, fingerprint_of, pack_fingerprints
+from scripts.fingerprints import find_free_dimensions
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
-from senseapp.networks.checkpoints.fingerprint import BuiltWith, load_fingerprints, signature_of
+from senseapp.networks.checkpoints.fingerprint import BuiltWith
 from senseapp.networks.checkpoints.stored_networks import find_networks
 
 
@@ -58,41 +58,6 @@ def test_a_network_with_another_head_is_alike_but_not_exact():
     assert renamed.fits
     assert not deeper.fits
     assert 0.8 < deeper.score < 0.96
-
-
-def test_strangers_are_not_recognised():
-    assert not any(candidate.exact for candidate in recognise({"a.weight": (3, 3), "b.weight": (1,)}))
-
-
-def test_signatures_add_up_and_ignore_order():
-    shapes = {"a": (1, 2), "b": (3,)}
-    assert signature_of(shapes) == signature_of(dict(reversed(list(shapes.items()))))
-    assert signature_of(shapes) == (signature_of({"a": (1, 2)}) + signature_of({"b": (3,)})) % 2**64
-    assert signature_of(shapes) != signature_of({"a": (1, 2), "b": (4,)})
-
-
-def test_a_packed_index_is_read_back_the_same(tmp_path, monkeypatch):
-    built = BuiltWith(num_classes=10, in_chans=3, img_size=32)
-    other = BuiltWith(num_classes=13, in_chans=5, img_size=64)
-    fingerprint = fingerprint_of(
-        "timm",
-        "tiny",
-        shapes={"stem.weight": (8, 3, 3, 3), "pos": (1, 65, 8), "mid": (8, 8), "head.weight": (10, 8)},
-        built=built,
-        other_shapes={"stem.weight": (8, 5, 3, 3), "pos": (1, 257, 8), "mid": (8, 8), "head.weight": (13, 8)},
-        other=other,
-    )
-    path = tmp_path / "index.json.gz"
-    path.write_bytes(pack_fingerprints([fingerprint]))
-    monkeypatch.setattr("senseapp.networks.checkpoints.fingerprint.RECOGNITION_FILE", path)
-    load_fingerprints.cache_clear()
-    (read,) = load_fingerprints()
-    load_fingerprints.cache_clear()
-    assert read.free == fingerprint.free
-    assert read.fixed_signature == fingerprint.fixed_signature
-    assert list(read.sketch) == list(fingerprint.sketch)
-    assert set(read.free.patterns) == {"stem.weight", "pos", "head.weight"}
-    assert read.free.patterns["stem.weight"] == (8, None, 3, 3)
 
 
 def rule_for(a, b, side_a=32, side_b=64):

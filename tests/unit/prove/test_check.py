@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +14,6 @@ from scipy.stats import beta
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
-from senseapp.networks.onnx.operators.in_runtime import open_session
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.check.check import check_files
 from senseapp.prove.check.limits import loss_bound, loss_limit, time_limit
@@ -24,7 +22,6 @@ from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
-from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.tasks import task_named
 from senseapp.views.report.document import build_check_page
 from senseapp.views.words.check import operator_rows
@@ -121,48 +118,6 @@ def test_the_size_of_weights_beside_a_file_is_that_of_the_same_kind_of_file(shop
 
 def digits(**more: object) -> DataSpec:
     return replace(DataSpec(kind="demo", mean=(0.304,), std=(0.323,)), **more)  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("static int8, QDQ, per channel", "saturate in static.onnx: "),
-        ("static int8, QOperator", "may saturate in static.onnx, and with VNNI or AMX they do not. What it does there"),
-    ],
-)
-def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str, said: str, monkeypatch) -> None:
-    """As where the file in int8 is far from what its integers are meant to compute, here that of another network."""
-    for module in ("runtimes.onnxruntime.rounding.saturation", "prove.findings"):
-        monkeypatch.setattr(f"senseapp.{module}.saturates", lambda: True)
-    meant = BY_NAME["untrained weights"].make(shop)
-    assert isinstance(meant, Path)
-
-    def opened(content: bytes, *, fused: bool, **options: Any) -> Any:
-        return open_session(content if fused else meant.read_bytes(), **options)
-
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.runtime.open_session", opened)
-    outcome = check_pair(BY_NAME[name], shop, samples=40)
-    assert outcome.report is not None
-    (note,) = (note for note in outcome.report.notes if "no VNNI" in note)
-    assert said in note
-
-
-@pytest.mark.slow
-def test_a_file_of_others_computes_without_saturation_what_its_integers_mean(shop: Workshop, monkeypatch) -> None:
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.saturation.saturates", lambda: True)
-    made = BY_NAME["static int8, QDQ, per channel"].make(shop)
-    assert isinstance(made, Path)
-    images = torch.from_numpy(shop.images[:32])
-    reference = OPERATIONS.open(shop.reference.read_bytes())
-    unsaturated = OPERATIONS.on_other_processors(made.read_bytes())
-    assert unsaturated is not None
-    assert OPERATIONS.on_other_processors(shop.reference.read_bytes()) is None
-    found, expected = unsaturated.run(images), reference.run(images)
-    assert isinstance(found, torch.Tensor)
-    assert isinstance(expected, torch.Tensor)
-    assert float((found - expected).norm() / expected.norm()) < 0.1
-    assert not torch.equal(found, expected)
 
 
 def test_too_few_images_show_nothing_and_the_report_says_how_many_would(shop: Workshop) -> None:
@@ -342,12 +297,6 @@ def test_the_bound_of_accuracy_counts_what_gets_better() -> None:
     limit = loss_limit(alone)
     assert (limit.holds, limit.undecided) == (False, False)
     assert "the limit is 1 point" in limit.sentence
-
-
-def test_metrics_without_a_range_have_the_end_of_their_interval() -> None:
-    found = loss_bound(judged([0] * 50, [0] * 40 + [1] * 10, None), "kl", 0.1)
-    assert not found.guaranteed
-    assert found.upper > found.delta > 0
 
 
 @pytest.mark.parametrize(

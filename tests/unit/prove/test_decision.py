@@ -154,16 +154,6 @@ def test_every_file_has_a_standing() -> None:
     assert answer.headline.startswith("903 kB → 311 kB · 0.63 × the time (0.62 to 0.64) · 100 of 100 answers right")
 
 
-def test_what_so_few_images_cannot_show_is_said() -> None:
-    few = replace(SMALL, figures=replace(SMALL.figures, changes=(a_counted_change(0, 8, metric="top1"),)))
-    reason = decision([few], "smaller", 0.01).reason
-    assert reason.endswith(
-        "to lose at most 1 point. That is not certain: 8 images cannot show losses under about 31 points."
-    )
-    assert "cannot show" not in decision([few], "smaller", 0.4).reason
-    assert "cannot show" not in decision([SMALL], "smaller", 0.01).reason  # 500 images
-
-
 def test_targets_say_of_what_they_save_and_what_else_keeps_the_loss() -> None:
     answer = decision([SMALL, PLAIN, STRONG], "targets", 0.01)
     assert answer.headline.startswith("Targets that save 50 % of the layers' bytes if stored compactly · ")

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
-from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import OptionalSteps
 from senseapp.prove.deploy import deploy, proven_source, stored_source
 from senseapp.prove.mixed_precision import Group, QuantizedFiles, search_mixed_precision
@@ -104,22 +103,6 @@ def test_what_int8_harms_stays_in_float(exported, damage_of):
     assert set(writer.nodes(content)) < set(writer.nodes(all_int8)) <= set(found.damages)
     assert damage_of(content) < damage_of(all_int8) / 4
     onnx.checker.check_model(onnx.load_from_string(content))
-
-
-def test_a_file_gives_what_torch_gives_for_any_number_of_images(exported):
-    network = a_network_with_one_loud_channel()
-    with torch.no_grad():
-        expected = network(IMAGES)
-    model = RuntimeModel(exported)
-    assert model.fixed_batch is None
-    torch.testing.assert_close(
-        torch.cat([model.run(IMAGES[:5]), model.run(IMAGES[5:])]), expected, rtol=1e-4, atol=1e-4
-    )
-
-
-def test_what_is_no_network_is_one_sentence():
-    with pytest.raises(InvalidSpec, match="onnxruntime cannot open this file"):
-        RuntimeModel(b"not ONNX")
 
 
 @pytest.mark.parametrize("runtime", first_of([ONNX, TOY]), ids=["opens the file of the proof", "is written anew"])

@@ -79,22 +79,6 @@ def test_the_interval_of_a_ratio_includes_that_of_the_quickest_calls() -> None:
     assert ratio([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]) == Median(value=2, low=2, high=2)
 
 
-@pytest.mark.parametrize(("hundredths", "turns"), [(0.05, 100), (0.2, 50), (1.0, 15)])
-def test_short_calls_are_timed_more_often(hundredths: float, turns: int) -> None:
-    """As long as 0.2 s, once the reference's time is known."""
-    counts = list[int]()
-
-    class Counting(SharedMachine):
-        def times(self, networks: Sequence[Network], images: Tensor, *, turns: int = 41) -> list[list[float]]:
-            counts.append(turns)
-            return super().times(networks, images, turns=turns)
-
-    known = FileTimes(Counting([(hundredths, hundredths)]), b"reference", torch.zeros(1, 1))
-    known.measure_rough(b"file")
-    known.measure_precise(b"file")
-    assert counts == [15, *[turns] * 6]
-
-
 def test_files_that_are_opened_first_by_turns_have_the_same_time() -> None:
     """Where what is opened first takes 3 % longer, as memory lies elsewhere; so do files that are timed together."""
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.data.images import TensorImages
 from senseapp.measure.context import MeasurementContext
-from senseapp.networks.network import nested, nesting_text
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.tasks import CLASSIFICATION, SEGMENTATION
@@ -135,20 +134,6 @@ def test_outputs_that_are_no_answers_have_no_share_that_changed() -> None:
         _ = judge.original.share_changed
     judgement = judge.judged(changed)
     assert judgement.typical_damage == judgement.damage > 0  # one that no single image has
-
-
-@pytest.mark.parametrize("places", [0, [1, 0], (0, None, {"a": [1]}), {"out": 1, "aux": (0, None)}])
-def test_nesting_comes_back_as_it_was(places: object) -> None:
-    tensors = [torch.zeros(1), torch.ones(1)]
-
-    def filled(part: object) -> object:
-        if isinstance(part, dict):
-            return {key: filled(each) for key, each in part.items()}
-        if isinstance(part, list | tuple):
-            return type(part)(filled(each) for each in part)
-        return None if part is None else tensors[part]  # type: ignore[call-overload]
-
-    assert nested(tensors, nesting_text(places)) == filled(places)
 
 
 def test_a_reference_that_says_nothing_is_compared_with_nothing() -> None:

@@ -76,13 +76,6 @@ def test_the_rest_of_the_time_is_used_for_small_gains_together(most, count):
     assert not count or "c" in result.in_float
 
 
-def test_nodes_of_groups_that_do_more_harm_come_first():
-    harms = {name: 0.0001 * (1 + place) for place, name in enumerate(NODES)} | {"c": 1.0}
-    result = found(harm_of(**harms), most=1.35)
-    assert "c" in result.in_float
-    assert set(result.in_float) <= set("cefgh")
-
-
 def test_time_is_not_used_where_nothing_is_gained():
     def damage(group: Group) -> float:
         return 1.0 if "c" not in group else 0.1 + 0.01 * len(group)

@@ -277,16 +277,6 @@ def test_the_file_does_what_the_recommendation_says(recommended) -> None:
 
 
 @pytest.mark.wide
-def test_the_range_is_measured_for_both_kinds_of_schedule(recommended) -> None:
-    _, _, found = recommended
-    for tried in (found.tried, found.uniform):
-        figures = [each.figure for each in tried]
-        assert figures == sorted(figures)
-        assert len(figures) >= 4
-    assert all(each.changes[0].num_samples == 100 for each in found.tried)
-
-
-@pytest.mark.wide
 def test_the_answers_of_one_layer_are_compared_on_request(recommended) -> None:
     service, run_id, _ = recommended
     task = LayerAnswers(run_id=run_id, layer="layer4.1.conv1", level=0.9)

@@ -58,14 +58,6 @@ def test_a_repair_that_helps_is_delivered_with_both_figures(evaluator):
     assert "on the same 40 unlabelled images" in found.notes[0]
 
 
-def test_no_repair_asked_for_is_none_made(evaluator):
-    applied = applied_to(evaluator)
-    before = state_of(applied.model)
-    found = measured(evaluator, applied, "kl", repair=False)
-    assert (found.repaired, found.delivered, found.reason) == ((), "compressed", "")
-    assert same(applied.model, before)
-
-
 def test_a_search_measures_the_same_and_repairs_nothing_tolerable(evaluator):
     applied = applied_to(evaluator)
     before = state_of(applied.model)

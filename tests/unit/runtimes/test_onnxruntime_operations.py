@@ -90,11 +90,6 @@ def test_other_structures_are_exported_anew(network, template, exports) -> None:
     assert exports == [narrow, other_class, hooked]
 
 
-def test_a_changed_tensor_without_a_name_in_the_file_is_exported_anew(network, template, exports) -> None:
-    del template._program.model.graph.initializers["scale"]
-    assert template(randomized(network, 3)) == b"exported anew"
-
-
 class InPlace(nn.Module):
     """Three activations in place: a sum reads what the second overwrites, a view what the third does."""
 

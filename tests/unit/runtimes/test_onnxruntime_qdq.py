@@ -1,7 +1,6 @@
 """QDQ files, any nodes of which are in float, beside those of onnxruntime's quantizer, and how it runs them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +19,6 @@ from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.float_graph import FloatGraph
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes
-from senseapp.runtimes.onnxruntime.rounding.products import products
-from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding, rounded_tensors
-from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
-from senseapp.runtimes.onnxruntime.rounding.weights import rounded_products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from tests.cases import first_of
 from tests.onnx_graphs import file_of, node, weights
@@ -243,29 +238,6 @@ def test_the_smallest_weights_of_nodes_in_float_stay_in_32_bits(kind: str) -> No
         np.testing.assert_array_equal(found[name], exact[name])
     assert [found[f"{name}_quantized"].dtype for name in names[count:]] == [np.int8] * (len(names) - count)
     assert found.keys().isdisjoint(names[count:])
-
-
-def test_a_bias_takes_up_what_rounded_weights_change_of_the_mean() -> None:
-    torch.manual_seed(0)
-    images = [2 + IMAGES]
-    network = onnx_model(nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1)).eval(), IMAGES)
-    graph = OnnxGraph(network)
-    product, first = products(graph)[0], graph.nodes[0].output[0]
-    found = ranges(network, images, rounded_tensors(network), "minmax")
-    fitted = rounded_products(network, images, [product], found, largest=3, progress=lambda _step: None)
-    writer, means = Int8Writer(network, images), []
-    for each in (fitted, {name: replace(one, float_bias=None) for name, one in fitted.items()}):
-        writer.rounding = Rounding(ranges=found, products=each)
-        both = (writer.write(weights_only=[product.node, graph.nodes[1].name]), network)
-        change, exact = (tensor_of(content, first, images[0]) for content in both)
-        means.append(float((change - exact).mean((0, 2, 3)).abs().max()))
-    assert means[0] < 0.02 < means[1]
-
-
-def tensor_of(content: bytes, name: str, images: torch.Tensor) -> torch.Tensor:
-    graph = OnnxGraph(content)
-    graph.return_values([name])
-    return RuntimeModel(graph.content()).run(images)
 
 
 SHAPE = (2, 3, 8, 8)

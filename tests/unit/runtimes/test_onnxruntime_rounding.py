@@ -19,7 +19,6 @@ from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.call_times import saturates
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, chosen_rounding
 from senseapp.runtimes.onnxruntime.operations import default_int8
-from senseapp.runtimes.onnxruntime.rounding import weights
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
@@ -89,38 +88,6 @@ def test_integers_stay_in_their_limits_and_do_no_more_harm_than_the_nearest(grou
         minimised = damped(second, least=DAMPING)
         found = squared_error(weight - steps * scale, minimised)
         assert bool((found <= squared_error(weight - nearest, minimised) * 1.0001 + 1e-9).all())
-
-
-def test_weights_fitted_to_few_inputs_do_less_harm_to_others_than_by_these_alone(monkeypatch):
-    """Inputs of 24 columns, of which 32 are seen: their moments say more of themselves than of others."""
-
-    def harm_to_others(share: float) -> float:
-        monkeypatch.setattr(weights, "DAMPING", share)
-        total = 0.0
-        for seed in range(8):
-            generator = torch.Generator().manual_seed(seed)
-            mix, weight = (torch.randn(size, generator=generator) for size in ((1, 24, 24), (1, 16, 24)))
-            seen, others = (torch.randn(1, count, 24, generator=generator) @ mix for count in (32, 4096))
-            moments, true = (each.transpose(1, 2) @ each / each.shape[1] for each in (seen, others))
-            steps, scale = rounded(weight, moments, least_scale=torch.full((1, 16, 1), 1e-12), largest=7, paired=False)
-            total += float(squared_error(weight - steps * scale, true).sum())
-        return total
-
-    assert harm_to_others(DAMPING) < harm_to_others(0.01)
-
-
-def test_a_scale_that_suits_a_row_of_few_columns_is_found(monkeypatch):
-    """Kernels of 3 × 3: of many scales there is one at which most of nine weights lie near integers."""
-    weight = torch.randn(64, 1, 9, generator=torch.Generator().manual_seed(0))
-    second, least = second_moments(64, 9, seed=0), torch.full((64, 1, 1), 1e-12)
-
-    def error() -> float:
-        steps, scale = rounded(weight, second, least_scale=least, paired=False)
-        return float(squared_error(weight - steps * scale, damped(second, least=DAMPING)).sum())
-
-    found = error()
-    monkeypatch.setattr(weights, "_NARROW", 0)
-    assert found < 0.7 * error()
 
 
 def test_the_scale_is_the_best_for_its_integers():
@@ -275,12 +242,3 @@ def test_biases_keep_the_mean_of_outputs(network):
     weight, bias = torch.from_numpy(first.integers * first.spread), torch.from_numpy(first.bias)
     after = torch.nn.functional.conv2d(torch.from_numpy(seen).float(), weight, bias, stride=2)
     torch.testing.assert_close(after.mean((0, 2, 3)), before.mean((0, 2, 3)), atol=2e-3, rtol=0)
-
-
-def test_what_passes_between_nodes_in_float_is_not_rounded(network):
-    additions = [node.name for node in OnnxGraph(network).nodes if node.op_type == "Add"]
-    found = OnnxGraph(Int8Writer(network, [FITTED]).write(but=additions))
-    first, second = (next(node for node in found.nodes if node.name == name) for name in additions)
-    assert first.output[0] in second.input
-    assert found.maker(found.outputs[0]).op_type == "Gemm"
-    assert sum(node.op_type == "QuantizeLinear" and node.input[0] == first.output[0] for node in found.nodes) == 1

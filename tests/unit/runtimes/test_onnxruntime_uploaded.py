@@ -19,7 +19,7 @@ from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import prove
 from senseapp.reconstruct.write import write_compressed
 from senseapp.records.deployment import DeploySettings
-from senseapp.runtimes.onnxruntime.float_graph import FloatGraph, check_quantizable, node_names
+from senseapp.runtimes.onnxruntime.float_graph import FloatGraph, check_quantizable
 from tests.cases import first_of, seldom
 from tests.onnx_graphs import model_of, node, weights
 from tests.small_evaluator import evaluator_of, schedule_of
@@ -172,23 +172,6 @@ def test_files_that_cannot_be_quantized_are_refused_with_the_reason(change, reas
 
 def half(tensor: onnx.TensorProto) -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float16), tensor.name)
-
-
-def test_each_node_has_a_name_of_its_own_in_the_copy() -> None:
-    nodes = [node("Relu", "x", "a", name="same"), node("Relu", "a", "b", name="same"), node("Relu", "b", "c", name=""),
-             node("Relu", "c", "d", name="Relu of c")]  # fmt: skip
-    names = node_names(nodes)
-    assert len(set(names)) == 4
-    assert names[3] == "Relu of c"
-    found = FloatGraph.of(a_file(constants=True, named=False), ["logits"], (1, 3, 8, 8))
-    graph = onnx.load_from_string(found.part).graph
-    assert [each.name for each in graph.output] == ["logits"]
-    assert all(each.name for each in graph.node)
-    assert len(graph.initializer) == 6
-    assert found.put_back(found.part) == found.whole
-    named = FloatGraph.of(a_file(), ["logits"], (1, 3, 8, 8))
-    assert named.whole == a_file()
-    assert not named.notes
 
 
 def test_nodes_that_read_what_is_measured_stay_as_they_are() -> None:

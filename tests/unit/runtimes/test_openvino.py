@@ -308,12 +308,6 @@ def test_where_it_is_not_installed_it_is_said_how_it_is_added(tmp_path, capsys) 
     assert said in capsys.readouterr().err
 
 
-def test_a_package_that_cannot_be_found_is_not_installed() -> None:
-    assert OPENVINO.is_installed
-    missing = RuntimeDescription(name="x", label="X", file_title="X", suffix=".x", operations="m:o", package="no_such")
-    assert not missing.is_installed
-
-
 def test_nobody_is_told_that_openvino_runs(tmp_path) -> None:
     program = (
         "import sys\n"

@@ -106,19 +106,6 @@ def test_a_locked_database_is_named_and_a_run_that_is_measured_then_is_not_lost(
     assert len(service.result(run_id).measurements) == TOTAL
 
 
-def test_a_clock_that_moves_back_changes_no_order_and_no_length(service, engine, monkeypatch):
-    now = time.time()
-    first = carried_out(service)
-    monkeypatch.setattr(time, "time", lambda: now - 86_400)
-    engine.before_yield = lambda number: monkeypatch.setattr(time, "time", lambda: now - number * 86_400)
-    second = carried_out(service)
-    assert [record.run_id for record in service.runs()] == [second, first]
-    snapshot = service.snapshot(second)
-    assert snapshot.state is RunState.DONE
-    assert 0 <= snapshot.elapsed_seconds < 60
-    assert service.run(second).updated_seconds >= service.run(second).created_seconds
-
-
 def test_old_runs_go_when_the_settings_say_so(tmp_path, engine, monkeypatch):
     def started(days):
         return Service(a_backend(tmp_path, engine, settings=ServerSettings(keep_days=days)), "ann")

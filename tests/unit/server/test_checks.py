@@ -8,11 +8,10 @@ import onnx
 import pytest
 
 from senseapp.core.codec import dumps
-from senseapp.core.errors import InvalidCheckpoint, NotFound, QueueFull, ReadingStopped, StorageFailed
+from senseapp.core.errors import InvalidCheckpoint, NotFound, QueueFull, ReadingStopped
 from senseapp.records.check import CheckSpec
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, ModelSpec
-from senseapp.server import checks
 from senseapp.server.backend import Backend
 from senseapp.server.checks import MOST_SECONDS, CheckObserver, sweep_checks
 from senseapp.server.service import Service
@@ -165,27 +164,6 @@ def test_a_killed_server_leaves_no_file_of_a_check(backend: Backend, files: tupl
     assert not before.exists()
     assert not during.exists()
     assert service.checks.recent() == ()
-
-
-def test_a_full_disk_leaves_no_file_of_a_check(
-    backend: Backend, files: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, content: object) -> None:
-        raise StorageFailed(f"senseapp cannot use {path.name}: No space left on device.")
-
-    service = Service(backend, "ada")
-    spec = spec_of(service, files)
-    with monkeypatch.context() as patch:
-        patch.setattr(checks, "replace_file", full)
-        with pytest.raises(StorageFailed):
-            service.checks.start(spec)
-        assert not list((backend.home / "checks").glob("*/*"))
-    check_id = service.checks.start(spec)
-    with monkeypatch.context() as patch:
-        patch.setattr(checks, "replace_file", full)
-        service.checks.cancel(check_id)
-        assert not backend.runner.unfinished()
-    assert service.checks.record(check_id).error == "This check was cancelled."
 
 
 def test_old_checks_are_deleted_with_untouched_runs(backend: Backend, files: tuple[bytes, bytes]) -> None:

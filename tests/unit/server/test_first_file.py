@@ -83,14 +83,6 @@ def test_it_comes_between_the_estimates_and_the_layers(made, tmp_path) -> None:
     assert len(result.measurements) == TOTAL
 
 
-def test_its_time_is_not_the_runs(made, tmp_path, monkeypatch) -> None:
-    clock = iter(range(0, 10_000, 1000))
-    monkeypatch.setattr(execution.time, "monotonic", lambda: float(next(clock)))
-    result = carry_out(RunFolder(tmp_path / "run"), Events())
-    looks = 4  # begin and end of the run, and of the file between them
-    assert result.seconds == 1000 * (looks - 1) - 1000
-
-
 @pytest.mark.parametrize("seconds", [0.0, 1e-9])
 def test_it_is_not_made_where_it_takes_long_or_none_is_wanted(made, tmp_path, seconds) -> None:
     events, folder = Events(), RunFolder(tmp_path / "run")

@@ -65,14 +65,6 @@ def test_a_histogram_is_made_once_and_kept(service, backend, run_id):
     assert service.work.outcome(HistogramTask(run_id=run_id, spec=other)) is None
 
 
-def test_folding_the_demo_is_possible(service, backend, run_id):
-    layer = service.result(run_id).profile.layers[0].name
-    plain = make(service, backend, run_id, HistogramSpec(layer=layer, objective="none"))
-    folded = make(service, backend, run_id, HistogramSpec(layer=layer, objective="none", fold=True))
-    assert not folded.notes
-    assert folded.high != plain.high
-
-
 def test_a_layer_that_is_not_there_is_told_and_the_run_stays(service, backend, run_id):
     spec = HistogramSpec(layer="nowhere")
     assert make(service, backend, run_id, spec) is None

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.process.requester import WorkerRequest, answer_here
 from senseapp.server.run_requests import preview_images
@@ -72,15 +71,6 @@ def test_a_demo_is_read_as_its_library_says() -> None:
     report = preview_images(RunSpec(), num_images=None)
     assert report.reading.facts["Images"].endswith("(it comes with the network)")
     assert (report.asked, report.layouts) == ((), ())
-
-
-def test_a_network_returns_its_outputs_before_they_are_read(export: Path) -> None:
-    model = load_model(ModelSpec(library="onnx", checkpoint=str(export), task="detection"))
-    images = torch.rand(2, 3, 64, 64)
-    raw = model.module.unread(images)  # type: ignore[operator]
-    assert raw.shape == (2, 7, 320)
-    read = model.module.reader(raw)  # type: ignore[operator]
-    assert all(torch.equal(value, read[name]) for name, value in model.module(images).items())
 
 
 def test_a_list_of_boxes_is_no_map_of_class_numbers() -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from senseapp.cli.main import main
-from senseapp.core.errors import InvalidFile, InvalidInput, InvalidSpec, StorageFailed
+from senseapp.core.errors import InvalidFile, InvalidInput, InvalidSpec
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import ModelSpec
 from senseapp.store.run_folder import RunFolder
@@ -43,16 +43,6 @@ def test_a_bad_table_or_title_leaves_no_run(service):
         service.import_csv("bad", table(ROWS[0]).encode())
     with pytest.raises(InvalidSpec, match="title"):
         service.import_csv("x" * 300, TABLE.encode())
-    assert service.runs() == ()
-
-
-def test_a_full_disk_leaves_no_run(service, monkeypatch):
-    def refuse(folder, result):
-        raise StorageFailed("The disk is full.")
-
-    monkeypatch.setattr(RunFolder, "save_result", refuse)
-    with pytest.raises(StorageFailed):
-        service.import_csv("resnet18", TABLE.encode())
     assert service.runs() == ()
 
 

@@ -19,14 +19,12 @@ from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.inputs import num_held_out
 from senseapp.records.spec import NUM_DIGITS, DataSpec, ModelSpec, RunSpec
 from senseapp.server import run_requests
-from senseapp.server.access import sweep_uploads
 from senseapp.server.backend import Backend
 from senseapp.server.inputs import num_images
 from senseapp.server.model_cards import load_card, shipped_card
 from senseapp.server.run_requests import sample_zip
 from senseapp.server.service import Service
 from senseapp.server.settings import uploads_folder
-from senseapp.tasks import CLASSIFICATION
 from tests.image_set_files import Publisher
 from tests.pictures import class_files, write_zip
 
@@ -70,24 +68,6 @@ def test_a_checkpoint_without_a_name_is_recognised(service, tmp_path):
     assert "every name and shape fits" in report.verdict
 
 
-def test_weights_that_are_not_finite_are_named(service, tmp_path):
-    def break_one(tensors):
-        tensors["layer2.0.conv1.weight"][0, 0, 0, 0] = float("nan")
-
-    report = service.inputs.identify_checkpoint(str(save(tmp_path / "files" / "net.pth", change=break_one)))
-    assert any("NaN" in note and "layer2.0.conv1.weight" in note for note in report.notes)
-    assert report.proposal is not None
-
-
-def test_averaged_weights_are_told(service, tmp_path):
-    averaged = timm.create_model(MODEL, num_classes=4).state_dict()
-    path = str(save(tmp_path / "files" / "net.pth", state_dict_ema=averaged))
-    assert service.inputs.identify_checkpoint(path).networks == ("model.module", "state_dict_ema")
-    proposal = service.inputs.identify_checkpoint(path, network="state_dict_ema").proposal
-    assert proposal is not None
-    assert proposal.network == "state_dict_ema"
-
-
 def test_a_checkpoint_of_no_architecture_has_the_closest_ones(service, tmp_path):
     def widen(tensors):
         tensors["layer4.0.extra.weight"] = torch.zeros(3, 3)
@@ -113,12 +93,6 @@ def test_differences_come_in_a_table_with_their_cause(service, tmp_path):
         ("unexpected", "layer9.weight", None, (2, 5)),
     ]
     assert "variant of this architecture" in fit.cause
-
-
-def test_a_head_for_another_number_of_classes_fits(service, tmp_path):
-    path = save(tmp_path / "files" / "net.pth", num_classes=7)
-    fit = service.inputs.compare_checkpoint(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
-    assert (fit.fits, fit.differences, fit.cause) == (True, (), "")
 
 
 def test_files_elsewhere_on_the_server_are_not_looked_at(service, tmp_path):
@@ -198,32 +172,6 @@ def test_an_image_set_is_counted_and_only_a_part_of_it_previewed(service, tmp_pa
     monkeypatch.setattr(run_requests, "_MOST_SCORED", 5)
     report = service.inputs.preview(RunSpec(data=data))
     assert (len(report.pictures), report.num_scored) == (4, 5)
-
-
-def test_a_preview_lists_what_was_left_out(service, tmp_path):
-    files = {**class_files(("0", "1"), each=3), "1/broken.png": b"no picture"}
-    archive = write_zip(tmp_path / "files" / "a.zip", files)
-    report = service.inputs.preview(RunSpec(data=DataSpec(kind="archive", path=str(archive))))
-    assert any("1/broken.png" in note for note in report.notes)
-    assert len(report.pictures) == 4
-
-
-@pytest.mark.parametrize(
-    ("correct", "scored", "num_classes", "warned"),
-    [
-        (0, 256, 1000, True),
-        (1, 256, 1000, True),  # by guessing one gets at least one right in 23 % of all cases
-        (2, 256, 1000, False),  # at least two in 2.8 %
-        (30, 256, 10, True),
-        (40, 256, 10, False),
-        (4, 4, 2, False),  # too few to prove anything
-        (3, 5, 2, True),
-        (5, 5, 1, False),
-        (0, 0, 10, False),
-    ],
-)
-def test_chance_is_told_from_skill(correct, scored, num_classes, warned):
-    assert bool(CLASSIFICATION.baseline_warning({"top1": correct / max(scored, 1)}, scored, num_classes)) is warned
 
 
 @pytest.mark.wide
@@ -317,11 +265,6 @@ def test_old_uploads_that_no_run_reads_make_room(service, mine, limits, monkeypa
     service.inputs.reserve_upload(3 * MB)
     assert [path.exists() for path in (old, used, fresh, forgotten)] == [False, True, True, False]
     assert not old.parent.exists()
-
-
-def test_a_folder_without_uploads_is_swept_too(tmp_path):
-    sweep_uploads(tmp_path / "uploads", is_read=lambda name: False)
-    assert not (tmp_path / "uploads").exists()
 
 
 def test_an_upload_that_ends_while_room_is_made_for_another_refuses_nobody(service, monkeypatch):

@@ -60,12 +60,6 @@ def test_without_labels_points_of_agreement_count() -> None:
     assert row["baseline"] is None
 
 
-def test_a_run_that_loses_at_every_level_can_remove_nothing() -> None:
-    found = [a_measurement(layer, 0.5, changes=(a_change(0.4),)) for layer in LAYERS]
-    result = a_result(found, spec=RunSpec(sensitivity=SensitivitySpec(levels=(0.5,))))
-    assert leaderboard_row(result, run="r")["bytes_removable"] == pytest.approx(0, abs=0.05)
-
-
 def test_images_that_cannot_show_one_point_say_nothing_of_it() -> None:
     """20 images once led the leaderboard with 85 % removable for one point."""
     sure = result_with(0.2)

@@ -4,13 +4,11 @@ import json
 import logging
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import psutil
 import pytest
 
-import senseapp
 from senseapp.app.common.account import memory_of
 from senseapp.core.errors import InvalidDataset, NotFound
 from senseapp.records.jobs import RunState
@@ -150,9 +148,3 @@ def test_memory_of_further_processes_is_counted_while_they_live() -> None:
         other.stdin.close()
         other.wait()
     assert memory_of((other.pid,)) == []
-
-
-def test_the_version_is_said_in_one_place() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
-    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "senseapp.__version__"}
-    assert senseapp.__version__ == "0.1.0"

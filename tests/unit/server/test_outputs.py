@@ -1,13 +1,12 @@
 import csv
 import io
-import json
 
 import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.records.measurement import Status
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.outputs import COLUMNS, default_targets, sensitivity_csv, write_outputs
+from senseapp.server.outputs import COLUMNS, default_targets, sensitivity_csv
 from tests.fake_session import LAYERS, a_change, a_measurement, a_profile, a_result
 
 HEADER = "layer,layer_type,params,macs,compression,level,metric,baseline,value,delta,ci_low,ci_high,status,group"
@@ -56,11 +55,6 @@ def test_one_row_per_layer_level_and_metric():
 def test_percent_has_no_binary_dust(level, shown):
     spec = spec_of(SparsityConfig(), level)
     assert rows_of(a_result([a_measurement("stem", level)], spec=spec))[0]["level"] == shown
-
-
-def test_bits_are_bits():
-    rows = rows_of(a_result([a_measurement("stem", 4.0)], spec=spec_of(QuantizationConfig(), 4)))
-    assert (rows[0]["level"], rows[0]["compression"]) == ("4", "quantization")
 
 
 def test_members_of_a_group_have_a_row_each():
@@ -146,11 +140,3 @@ def test_bits_average_to_four_or_the_nearest_measured(levels, average):
     assert set(targets) == set(LAYERS)
     assert weighted_mean(targets) <= average + 1e-5
     assert all(bits in (32, *range(min(levels), max(levels) + 1)) for bits in targets.values())
-
-
-def test_both_files_are_written_and_parse(tmp_path):
-    result = a_result([a_measurement(layer, delta=order / 10) for order, layer in enumerate(LAYERS)])
-    written = write_outputs(result, tmp_path)
-    assert [path.name for path in written] == ["sensitivity.csv", "targets.json"]
-    assert written[0].read_text() == sensitivity_csv(result)
-    assert json.loads(written[1].read_text()) == default_targets(result)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.core.errors import ProcessLost
 from senseapp.records.spec import RunSpec
 from senseapp.server.execution import Measurement
 from senseapp.server.job_progress import JobCancelled
@@ -183,18 +182,3 @@ def test_a_process_that_cannot_go_on_is_replaced(stage: Stage) -> None:
     stage.work()
     assert stage.pool.pids() == (stage.made[-1].pid,)
     assert stage.made[-1].alive
-
-
-def test_what_ended_the_work_is_told_even_where_no_other_process_can_be_started(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(process: FakeProcess, *_: object, **__: object) -> None:
-        monkeypatch.setattr(stage.pool, "_start", no_memory)
-        raise ProcessLost("It ended unexpectedly.")
-
-    def no_memory() -> FakeProcess:
-        raise OSError("cannot allocate memory")
-
-    monkeypatch.setattr(pools, "carry_out_in", lost)
-    with pytest.raises(ProcessLost, match="ended unexpectedly"):
-        stage.work()

@@ -1,18 +1,14 @@
 """The app's end of the conversation with a process that works for it, whatever becomes of that process."""
 
 import json
-import platform
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from senseapp.compressions import QuantizationConfig
@@ -228,34 +224,6 @@ def test_what_the_process_logs_is_logged_here(
     with caplog.at_level("INFO"):
         carry_out(started(script, 'say("done")'))
     assert ("senseapp.measure", 30, "100 % of 3 layers") in caplog.record_tuples
-
-
-@pytest.mark.wide
-@pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told what to do with freed memory")
-def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    block = 300 << 20
-    script = f"""
-        from senseapp.server.process import child
-        child._IDLE_SECONDS = 1.5
-        child._ANSWERS = {{"work": lambda talk, body: (len(b"x" * {block}), talk.say("done"))}}
-        child.main()
-    """
-    monkeypatch.setattr(JobProcess, "program", ("-c", textwrap.dedent(script)))
-    with closing(JobProcess()) as process:
-        memory = psutil.Process(process.pid)
-        for _ in range(2):
-            process.send("work")
-            process.receive("done", progress=lambda sentence: None)
-            assert memory.memory_info().rss > block
-        deadline = time.monotonic() + 60
-        while memory.memory_info().rss > block and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert memory.memory_info().rss < block
-        process.send("work")  # it is still at hand
-        process.receive("done", progress=lambda sentence: None)
 
 
 def test_a_lost_cluster_is_told_by_its_name(

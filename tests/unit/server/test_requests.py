@@ -29,21 +29,15 @@ from senseapp.core.errors import (
     OutOfMemory,
     ReadingStopped,
 )
-from senseapp.core.process import ProcessCache
-from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server import run_requests
 from senseapp.server.backend import Backend
 from senseapp.server.machine import memory_limit
 from senseapp.server.model_cards import CheckpointReport, identify_checkpoint
 from senseapp.server.process import processes, requester
 from senseapp.server.process.processes import JobProcess, answer_in
 from senseapp.server.process.requester import COPIES, Requester, WorkerRequest, file_request
-from senseapp.server.run_requests import solve_schedule
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
-from senseapp.store.run_folder import RunFolder
-from soak.large_run_files import import_run, large_run_file
 from tests.onnx_files import write_export
 from tests.pictures import png, write_zip
 from tests.small_models import small_network
@@ -171,25 +165,6 @@ def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
 
 
 @pytest.mark.wide
-def test_an_onnx_file_that_takes_too_long_costs_its_process(
-    service: Service, backend: Backend, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = ModelSpec(
-        library="onnx", checkpoint=str(write_export(folder / "slow.onnx", small_network())), task="classification"
-    )
-    service.inputs.examine_onnx(graph)
-    before = set(backend.processes.pids())
-    with monkeypatch.context() as patch:
-        patch.setattr(requester, "model_limits", lambda *files: (-1.0, 8e9))
-        for pid in before:
-            psutil.Process(pid).suspend()
-        with pytest.raises(ReadingStopped, match=r"slow\.onnx kept the process"):
-            service.inputs.examine_onnx(graph)
-    assert not before & set(backend.processes.pids())
-    assert service.inputs.examine_onnx(graph).outputs == ("scores",)
-
-
-@pytest.mark.wide
 def test_a_question_ends_with_the_page_that_asked(
     backend: Backend, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,22 +242,3 @@ def test_a_message_that_quotes_a_file_can_be_shown_and_ends() -> None:
 
 def identifying(weights: Path) -> WorkerRequest[CheckpointReport]:
     return file_request(partial(identify_checkpoint, str(weights)), str(weights), copies=COPIES)
-
-
-def solving(folder: Path, target: float) -> WorkerRequest[Schedule]:
-    budget = ResourceBudget(kind="params", target=target)
-    return WorkerRequest(call=partial(solve_schedule, folder, budget, "optimal", Limits(), 1.0, ()))
-
-
-def test_the_results_of_a_run_are_read_once_for_schedule_after_schedule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id = import_run(tmp_path / "home", large_run_file(6, 4))
-    cache, reads, load = ProcessCache(), [], RunFolder.load_result
-    cache.keep()
-    monkeypatch.setattr(run_requests, "PROCESS_CACHE", cache)
-    monkeypatch.setattr(RunFolder, "load_result", lambda folder: reads.append(folder.path) or load(folder))
-    folder = tmp_path / "home" / "runs" / run_id
-    first, second = solving(folder, 0.3).call(), solving(folder, 0.6).call()
-    assert first.achieved["params"] < second.achieved["params"]
-    assert len(reads) == 1

@@ -1,16 +1,13 @@
-import threading
-import time
 from dataclasses import replace
 
 import pytest
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, NotFound, QueueFull
 from senseapp.records.jobs import RunState
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.model_cards import ModelCard
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings, uploads_folder
-from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, a_backend
+from tests.fake_session import LAYERS, SPEC, TOTAL, a_backend
 
 
 def without_time(result):
@@ -156,15 +153,6 @@ def test_deleting_a_running_run_stops_it_and_leaves_nothing(service, backend, en
     assert backend.runner.run_next()
 
 
-def test_quick_mode_ends_with_estimates_alone(service, backend):
-    run_id = service.start(RunSpec(sensitivity=SensitivitySpec(levels=(0.5,), mode="quick")))
-    backend.runner.run_next()
-    result = service.result(run_id)
-    assert (len(result.estimates), len(result.measurements)) == (len(LAYERS), 0)
-    assert service.snapshot(run_id).fraction == 1.0
-    assert "by estimate" in service.run(run_id).headline
-
-
 def test_files_outside_the_allowed_folders_are_refused_before_anything_starts(tmp_path, engine):
     backend = a_backend(tmp_path / "home", engine, data_roots=(tmp_path / "shared",))
     service = Service(backend, "ann")
@@ -184,39 +172,6 @@ def test_files_outside_the_allowed_folders_are_refused_before_anything_starts(tm
         service.start(RunSpec(data=DataSpec(kind="folder", path=str(path))))
         backend.runner.run_next()
     assert engine.data_roots == (tmp_path / "shared", mine)
-
-
-def test_starting_never_waits_for_the_model(tmp_path):
-    release = threading.Event()
-
-    class SlowEngine(FakeEngine):
-        def __call__(self, spec, **options):
-            release.wait()  # a start that waited for this would never end
-            return super().__call__(spec, **options)
-
-    backend = a_backend(tmp_path, SlowEngine(), workers=1)
-    service = Service(backend, "ann")
-    first, second = service.start(SPEC), service.start(SPEC)
-    assert service.snapshot(second).queue_place >= 1
-    release.set()
-    deadline = time.monotonic() + 10
-    while not service.snapshot(second).state.finished and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert [service.snapshot(run_id).state for run_id in (first, second)] == [RunState.DONE] * 2
-    backend.close()
-
-
-def test_time_estimate_learns_from_finished_runs(service, backend, monkeypatch):
-    from senseapp.server import backend as module
-    from tests.fake_session import a_profile
-
-    monkeypatch.setattr(module.ModelCards, "card", lambda cards, model, requester=None: ModelCard(profile=a_profile()))
-    spec = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5), num_samples=100))
-    before = service.inputs.estimate_time(spec)
-    assert before > 0
-    service.start(spec)
-    backend.runner.run_next()
-    assert service.inputs.estimate_time(spec) != before
 
 
 def test_one_backend_per_home_and_process(tmp_path, monkeypatch):

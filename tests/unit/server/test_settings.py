@@ -82,14 +82,3 @@ def test_everybodys_quota_stops_everybody(tmp_path):
     fatten(service, MEGABYTE)
     with pytest.raises(QuotaExceeded, match="The runs on this server may take"):
         Service(service._backend, "bob").start(SPEC)
-
-
-def test_disk_use_is_counted_by_owner(tmp_path):
-    service = a_service(tmp_path)
-    service.start(SPEC)
-    fatten(service, MEGABYTE)
-    bob = Service(service._backend, "bob")
-    mine, theirs = service.disk_use(), bob.disk_use()
-    assert mine.own_bytes == mine.all_bytes == theirs.all_bytes >= MEGABYTE
-    assert theirs.own_bytes == 0
-    assert mine.free_bytes > 0

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.compressions import PruningConfig, SparsityConfig
+from senseapp.compressions import SparsityConfig
 from senseapp.core.errors import NotFound, QueueFull
-from senseapp.reconstruct import write
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import ResourceBudget
@@ -83,16 +82,6 @@ def test_a_waiting_proof_fills_the_queue_and_can_be_cancelled(finished):
     assert service.work.progress(proof).state is RunState.CANCELLED
 
 
-@pytest.mark.wide
-def test_with_and_without_repair_are_two_proofs(finished):
-    backend, service, run_id = finished
-    schedule = a_schedule(service, run_id, 0.1)
-    service.work.start(Verification(run_id=run_id, schedule=schedule, repair=False))
-    assert backend.runner.run_next()
-    assert service.work.outcome(Verification(run_id=run_id, schedule=schedule, repair=False)).repaired == ()
-    assert service.work.outcome(Verification(run_id=run_id, schedule=schedule, repair=True)) is None
-
-
 def test_a_schedule_that_does_not_fit_fails_with_its_sentence(finished):
     backend, service, run_id = finished
     schedule = a_schedule(service, run_id)
@@ -127,18 +116,3 @@ def test_the_file_that_runs_is_kept_as_large_as_it_says(finished):
         assert measured["kl"] == pytest.approx(proven["kl"], abs=1e-5)  # the weights that were proven
     record = delivery.candidates[-1].deployment
     assert record.findings[0].startswith(f"Measured on {record.images} images: ")
-
-
-@pytest.mark.wide
-def test_a_pruned_model_comes_with_its_programs(tmp_path, monkeypatch):
-    """What is in them is for the tests of writing them; ``apply`` writes those of a pruned demo."""
-    monkeypatch.setattr(write, "exported_program", lambda model, example: b"program")
-    monkeypatch.setattr(write, "onnx_model", lambda model, example: b"graph")
-    settings = replace(SPEC.sensitivity, compression=PruningConfig(), levels=(0.25, 0.5))
-    backend, service, run_id = a_finished_run(tmp_path, replace(SPEC, sensitivity=settings))
-    schedule = a_schedule(service, run_id, 0.015, kind="macs")
-    service.work.start(Verification(run_id=run_id, schedule=schedule))
-    backend.runner.run_next()
-    files = service.work.compressed_model(Verification(run_id=run_id, schedule=schedule))
-    assert [path.suffix for path in files] == [".safetensors", ".pt2", ".onnx"]
-    assert [path.read_bytes() for path in files[1:]] == [b"program", b"graph"]

@@ -227,15 +227,6 @@ def test_closing_interrupts_what_runs_and_begins_nothing_more():
         runner.submit(Task("late"))
 
 
-def test_only_the_newest_finished_jobs_are_remembered():
-    runner = inline(lambda run_id, control: None)
-    for number in range(150):
-        runner.submit(Task(str(number)))
-        runner.run_next()
-    assert runner.snapshot("0") is None
-    assert runner.snapshot("149").state is RunState.DONE
-
-
 def test_the_worker_thread_is_a_daemon_and_ends_on_close():
     before = set(threading.enumerate())  # of other tests' backends, which nobody closed
     started, release = threading.Event(), threading.Event()

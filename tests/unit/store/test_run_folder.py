@@ -8,7 +8,7 @@ import pytest
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.core.files import remove_temporaries
 from senseapp.records.candidate import Delivery
-from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.store.run_folder import RunFolder
 from tests.deployments import a_candidate
@@ -69,14 +69,6 @@ def test_proofs_come_in_the_order_they_were_made_and_a_new_one_is_seen(folder):
     assert [proof.predicted for proof in folder.records(ValidationResult)] == [0, 1]
     folder.save("b", a_validation(2))
     assert [proof.predicted for proof in folder.records(ValidationResult)] == [1, 2]
-
-
-def test_a_search_is_kept_by_its_question(folder):
-    found = StrongestFound(schedule=a_validation(0).schedule, allowed_drop=0.01, repaired=True, tried=())
-    assert folder.load(StrongestFound, "key") is None
-    folder.save("key", found)
-    assert folder.load(StrongestFound, "key") == found
-    assert folder.load(StrongestFound, "other") is None
 
 
 def test_the_result_round_trips(folder):

@@ -30,7 +30,6 @@ from senseapp.views.charts.layers import (
 from senseapp.views.charts.levels import curve_rows, sensitivity_curves, sensitivity_heatmap
 from senseapp.views.frames.network import network_frame
 from senseapp.views.frames.results import at_level, measurement_frame, schedule_frame
-from senseapp.views.palette import CATEGORIES, curve_look
 from tests.pages.records import FRAGILE, NAMES, a_histogram, profile, result
 
 FRAME = measurement_frame(result(), "top1")
@@ -242,13 +241,6 @@ def test_words_mark_the_largest_and_the_smallest_loss() -> None:
     assert set(marked(at_level(FRAME, 0.5).head(2))["extreme"]) == {""}  # nothing is told from zero
 
 
-@pytest.mark.parametrize(("layers", "bands"), [(6, 1), (9, 0)])
-def test_bands_are_drawn_for_few_curves_only(layers: int, bands: int) -> None:
-    names = tuple(f"block{number}" for number in range(layers))
-    spec = curves(measurement_frame(result(names=names), "top1"), names)
-    assert sum(layer["mark"]["type"] == "area" for layer in spec["layer"]) == bands
-
-
 def test_a_layer_keeps_colour_and_dashes_whatever_is_selected() -> None:
     def looks_of(rows: Any) -> list[Any]:
         scales = [marks(curves(rows))["line"]["encoding"][channel]["scale"] for channel in ("stroke", "strokeDash")]
@@ -257,42 +249,9 @@ def test_a_layer_keeps_colour_and_dashes_whatever_is_selected() -> None:
     assert looks_of(FRAME) == looks_of(FRAME[FRAME["layer"] == FRAGILE])
 
 
-def test_eighty_curves_all_look_different_and_the_first_have_the_safest_colours() -> None:
-    looks = [curve_look(index) for index in range(80)]
-    assert len(set(looks)) == 80
-    assert tuple(look[0] for look in looks[: len(CATEGORIES)]) == CATEGORIES
-    assert len({look[0] for look in looks[:16]}) == 16
-
-
-@pytest.mark.parametrize(("layers", "named"), [(1, False), (20, True), (21, False)])
-def test_curves_are_named_beside_the_chart_while_they_are_few(layers: int, named: bool) -> None:
-    names = tuple(f"block{number}" for number in range(layers))
-    legend = marks(curves(measurement_frame(result(names=names), "top1"), names))["line"]["encoding"]["stroke"][
-        "legend"
-    ]
-    assert (legend is not None) == named
-    assert not named or legend["values"] == list(names)
-
-
-def test_pointing_at_a_curve_pales_the_others_and_the_picked_one_is_thick() -> None:
-    spec = curves(picked=FRAGILE)
-    assert params(spec)["hover"]["select"]["nearest"] is True
-    line = marks(spec)["line"]["encoding"]
-    assert line["opacity"]["condition"] == {"param": "hover", "value": 1.0}
-    assert FRAGILE in str(line["strokeWidth"]["condition"]["test"])
-
-
 def test_bits_fall_from_left_to_right() -> None:
     assert curves(falling=True)["layer"][-1]["encoding"]["x"]["scale"]["reverse"] is True
     assert curves()["layer"][-1]["encoding"]["x"]["axis"]["values"] == [25, 50, 75]
-
-
-def test_schedule_bars_move_on_an_axis_that_does_not() -> None:
-    whole = result()
-    for target in (0.2, 0.6):
-        rows = schedule_frame(make_schedule(whole, budget=ResourceBudget(kind="params", target=target)), whole)
-        spec = schedule_bars(rows, title="Weights at zero (%)", largest=100).to_dict()
-        assert spec["encoding"]["x"]["scale"]["domain"] == [0, 100]
 
 
 def test_bins_of_a_histogram_are_in_values_with_their_grid_points() -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from senseapp.metrics import METRICS
-from senseapp.views.charts.axes import drawn_rows, picture_png, picture_spec, picture_svg
+from senseapp.views.charts.axes import picture_png, picture_spec, picture_svg
 from senseapp.views.charts.histograms import histogram_chart
 from senseapp.views.charts.layers import marked, network_bars, sensitivity_bars
 from senseapp.views.charts.levels import sensitivity_heatmap
@@ -62,13 +62,3 @@ def test_what_is_unknown_becomes_null() -> None:
     rows = ROWS.assign(low=math.nan)
     spec = picture_spec(sensitivity_bars(rows, TOP1, x_domain=(-1.0, 9.0)), title="Bars")
     assert any(row.get("low", 0) is None for rows in spec["datasets"].values() for row in rows)
-
-
-@pytest.mark.parametrize(("name", "rows"), [("bars", 6), ("heat", 18), ("histogram", 12)])
-def test_the_data_of_a_chart_is_the_longest_of_its_frames(name: str, rows: int) -> None:
-    assert len(drawn_rows(CHARTS[name])) == rows
-
-
-def test_every_chart_is_a_valid_specification() -> None:
-    for chart in CHARTS.values():
-        assert "vega-lite" in chart.to_dict(validate=True)["$schema"]

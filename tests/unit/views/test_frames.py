@@ -23,7 +23,6 @@ from senseapp.views.frames.results import (
     at_level,
     layer_rewards,
     measurement_frame,
-    metrics_of,
     ordered_levels,
     schedule_frame,
 )
@@ -62,12 +61,6 @@ def test_levels_run_from_mild_to_strong_also_for_bits() -> None:
     assert ordered_levels(result(BITS)) == (8.0, 4.0, 2.0)
 
 
-def test_the_ranking_metric_comes_first() -> None:
-    spec = RunSpec(sensitivity=SensitivitySpec(metric="kl"))
-    assert metrics_of(result(spec))[0] == "kl"
-    assert set(metrics_of(result(spec))) == {"top1", "loss", "kl", "agreement", "sqnr"}
-
-
 def test_an_estimate_has_no_interval_and_is_never_called_unclear() -> None:
     only_estimates = replace(result(estimates=True), measurements=())
     frame = measurement_frame(only_estimates, "kl")
@@ -75,17 +68,6 @@ def test_an_estimate_has_no_interval_and_is_never_called_unclear() -> None:
     assert (frame["low"] == frame["high"]).all()
     assert not frame["unclear"].any()
     assert set(frame["interval_text"]) == {"none: estimate"}
-
-
-def test_a_measurement_replaces_its_estimate() -> None:
-    both = result(estimates=True)
-    partly = replace(both, measurements=both.measurements[:4])
-    assert list(measurement_frame(partly, "kl")["source"]).count("measured") == 4
-
-
-def test_most_fragile_first_and_the_two_ends_of_the_ranking(frame: pd.DataFrame) -> None:
-    ranked = at_level(frame, 0.5, by_sensitivity=True)
-    assert ranked["drop"].is_monotonic_decreasing
 
 
 def test_a_coupled_group_is_one_row_that_names_its_members() -> None:
