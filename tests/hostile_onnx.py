@@ -214,7 +214,7 @@ BY_HAND: dict[str, tuple[Callable[[], bytes], str]] = {
         "9.0e\\+12 elements"),
     "10^12 by doubling": (lambda: _doubled(40), "elements"),
     "gigabytes of known numbers": (lambda: _many_large_constants(200), "known numbers"),
-    "hours of known products": (lambda: _many_products(20_000), "computes with"),
+    "hours of known products": (lambda: _many_products(2_000), "computes with"),
     "a branch without a body": (lambda: file_of([helper.make_node("If", ["x"], ["y"])], {}), "If"),
     "loop without end": (lambda: _loop("Loop"), "“forever” \\(Loop\\)"),
     "scan": (lambda: _loop("Scan"), "“forever” \\(Scan\\)"),

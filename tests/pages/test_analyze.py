@@ -65,7 +65,6 @@ def test_each_compression_starts_with_levels_of_its_own(
 @pytest.mark.parametrize(
     ("kind", "typed", "sentence"),
     [
-        ("sparsity", "nan", "above 0 % and below 100 %"),
         ("pruning", "250", "above 0 % and below 100 %"),
         ("quantization", "1", "whole number of bits from 2 to 8"),
         ("sparsity", "many", "must be numbers"),

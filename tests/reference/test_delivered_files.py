@@ -58,7 +58,7 @@ def run(request, few_digits, quick_times, home) -> Run:
     """Analyse the last layers and recommend; the file of the original weights comes first."""
     out = home / request.param
     options = ["--compression", request.param, "--levels", LEVELS[request.param], "--samples", str(SEEN)]
-    options += ["--layers", "layer4*", "--out", str(out / "run")]
+    options += ["--layers", "layer4.1*", "--out", str(out / "run")]
     assert main(["analyze", "--model", "demo", "--data", "demo", *options]) == 0
     with redirect_stdout(StringIO()) as printed:
         files = ["--schedule", str(out / "targets.json"), "--out", str(out / "model.safetensors")]

@@ -15,6 +15,7 @@ from senseapp.cli.main import main
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import InvalidSpec, ReadingOpen
 from senseapp.measure.preparation_search import choose_preparation
+from senseapp.measure.quick import scan
 from senseapp.measure.readings import reading_of
 from senseapp.measure.session import Session
 from senseapp.metrics.detection import TASK as DETECTION
@@ -23,6 +24,7 @@ from senseapp.records.inputs import PreparationChoice
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, with_reading
 from senseapp.tasks.detection.heads.layout import HeadLayout
 from senseapp.tasks.reading import Reading, UsualInput
+from tests.cases import first_of
 from tests.detector_exports import FORMS, exported_detector, shape_pictures
 
 BYTES = (1 / 255,) * 3
@@ -30,7 +32,7 @@ BYTES = (1 / 255,) * 3
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shape_pictures(tmp_path_factory.mktemp("labelled"))
+    return shape_pictures(tmp_path_factory.mktemp("labelled"), 16)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +95,7 @@ def test_without_labels_and_evidence_a_person_is_asked(tmp_path: Path, unlabelle
     assert (chosen.data.preparation, chosen.data.std) == ("given", BYTES)
 
 
-@pytest.mark.parametrize("coloured", [True, False])
+@pytest.mark.parametrize("coloured", first_of([True, False]))
 def test_an_order_of_channels_that_no_family_fixes_is_asked_where_answers_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coloured: bool
 ) -> None:
@@ -150,8 +152,9 @@ def test_metadata_of_ultralytics_decide_without_labels(tmp_path: Path, unlabelle
 
 
 def test_a_reading_is_written_and_taken_by_commands(
-    tmp_path: Path, unlabelled: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, unlabelled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(scan, "_DRAWN", 3)  # no figure is looked at
     path = exported_detector(tmp_path / "a.onnx", "columns", high=255.0)
     command = ["read", "--model", "onnx", "--checkpoint", str(path), "--task", DETECTION, "--data", str(unlabelled)]
     assert main(command) == 2
@@ -211,7 +214,8 @@ PALETTE = np.array([[60, 60, 60], [130, 60, 60], [60, 130, 60], [60, 60, 130]])
 
 
 @pytest.mark.parametrize(
-    "form", ["first", "last", "numbers", "numbers with a channel", "float numbers", "numbers of the last axis"]
+    "form",
+    first_of(["last", "numbers", "first", "numbers with a channel", "float numbers", "numbers of the last axis"], 2),
 )
 def test_maps_of_any_layout_give_the_same_figure(tmp_path: Path, form: str) -> None:
     generator = np.random.default_rng(0)

@@ -42,7 +42,7 @@ def test_each_layer_is_measured_as_by_a_plain_loop_to_the_bit(name: str) -> None
 
 @pytest.mark.parametrize("mode", ["exact", "quick"])
 @pytest.mark.parametrize("kind", LEVELS)
-@pytest.mark.parametrize("name", first_of(NETWORKS, 2))
+@pytest.mark.parametrize("name", first_of(NETWORKS))
 def test_estimates_rank_layers_and_levels_as_measurements_do(name: str, kind: str, mode: str) -> None:
     network, images = network_of(name), TensorImages(smooth_images(32))
     config = get(kind).config()

@@ -137,7 +137,7 @@ def pruned(network: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]], l
     return compressor._model, kept, list(ratios)
 
 
-@pytest.mark.parametrize("name", first_of(NETWORKS, 5))
+@pytest.mark.parametrize("name", first_of(NETWORKS, 3))
 def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
     module = trained(NETWORKS[name])
     opened = open_onnx(exported(module, side=SIDE))

@@ -165,16 +165,16 @@ def test_another_model_or_a_schedule_of_one_is_refused(sparse):
 def test_the_strongest_schedule_stays_within_the_drop(evaluator):
     said: list[str] = []
     reporting = replace(evaluator, progress=Progress(said.append))
-    found = strongest_schedule(reporting, "params", 0.03, repair=True, rounds=4)
+    found = strongest_schedule(reporting, "params", 0.03, repair=True, rounds=2)
     applied = evaluator.apply(found.schedule)
     evaluator.matching(applied).fit()
     assert of(evaluator.judged(applied, evaluator.images.curves).changes).delta <= 0.03
     assert found.schedule.achieved["params"] > 0.2
     held = [tried.figure for tried in found.tried if tried.change("top1").delta <= 0.03]
     assert found.schedule.achieved["params"] == held[-1]
-    assert "Measuring schedule 5 of at most 5" in said
-    assert "Measuring schedule 5 of at most 5 · 0 of 256 images" in said  # calibration images, apart from the others
-    assert len(found.tried) == 5
+    assert "Measuring schedule 3 of at most 3" in said
+    assert "Measuring schedule 3 of at most 3 · 0 of 256 images" in said  # calibration images, apart from the others
+    assert len(found.tried) == 3
     assert loads(dumps(found), StrongestFound) == found
 
 
