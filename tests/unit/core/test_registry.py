@@ -23,8 +23,8 @@ class Thing:
 FIRST, SECOND = Thing("first"), Thing("second")
 
 
-def a_registry(**options: object) -> Registry[Thing]:
-    return Registry("thing", group="senseapp.things", own=(f"{__name__}:FIRST", f"{__name__}:SECOND"), **options)
+def a_registry() -> Registry[Thing]:
+    return Registry("thing", group="senseapp.things", own=(f"{__name__}:FIRST", f"{__name__}:SECOND"))
 
 
 def test_its_own_objects_are_there_in_their_order() -> None:
@@ -37,16 +37,6 @@ def test_its_own_objects_are_there_in_their_order() -> None:
 def test_an_unknown_name_is_an_error_that_lists_those_there_are() -> None:
     with pytest.raises(InvalidSpec, match="The thing must be one of first, second, got 'third'"):
         a_registry().named("third")
-
-
-def test_each_is_announced_once_however_it_comes() -> None:
-    added: list[Thing] = []
-    registry = a_registry(added=added.append)
-    assert added == []
-    registry.register(Thing("third"))
-    del registry["first"]
-    assert added == [FIRST, SECOND, Thing("third")]
-    assert list(registry) == ["second", "third"]
 
 
 def test_what_fails_to_load_fails_each_time_and_leaves_nothing_half_done() -> None:

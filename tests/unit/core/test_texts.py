@@ -25,11 +25,6 @@ from tests.pages.records import NAMES, result
 FORMULA = "=cmd|'/C'!A0"
 
 
-@given(st.text())
-def test_every_text_comes_back(text: str) -> None:
-    assert plain_cell(safe_cell(text)) == text
-
-
 CELLS = st.text(alphabet="=+-@＝＋\t\r\n'\"a1. ;,|:\u3000", max_size=9)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data import per_image, reading
-from senseapp.data.images import PreparedImages, TensorImages, draw, draw_order
+from senseapp.data.images import TensorImages, draw, draw_order
 from senseapp.data.load import load_images
 from senseapp.data.per_image import allocate_rows
 from senseapp.data.pictures import preview, survey_images
@@ -247,16 +247,6 @@ def test_pixels_in_a_file_are_the_same_as_in_memory(load, monkeypatch, tmp_path)
 def test_more_pixels_than_the_disk_holds_are_refused():
     with pytest.raises(InvalidDataset, match=r"GB of temporary disk space .* Measure on fewer samples"):
         allocate_rows(10**12, (3, 224, 224))
-
-
-def test_a_subset_shares_pixels_and_keeps_its_order(load):
-    images = load(class_files())
-    subset = images.subset([7, 2]).subset([1, 0])
-    assert isinstance(subset, PreparedImages)
-    assert subset.pixels.data_ptr() == images.pixels.data_ptr()
-    assert subset.names == (images.names[2], images.names[7])
-    assert torch.equal(subset.batch(0, 2), images.batch(0, 12)[[2, 7]])
-    assert torch.equal(subset.labels, images.labels[[2, 7]])
 
 
 def test_preview_shows_the_cropped_pixels(load):

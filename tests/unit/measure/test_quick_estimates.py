@@ -257,14 +257,6 @@ def test_costly_networks_are_scanned_on_fewer_images(monkeypatch: pytest.MonkeyP
     assert change.num_samples == 64
 
 
-def test_estimates_that_measurements_replace_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = _sweep(Linear(), images=_images(200))
-    assert scan.num_images(sweep) == 200
-    monkeypatch.setattr("senseapp.records.inputs._PREVIEW_MACS", 1.0)
-    assert scan.num_images(sweep) == 16
-    assert scan.num_images(_sweep(Linear(), images=_images(8))) == 8
-
-
 def test_memory_bounds_the_images_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = _sweep(Linear())
     assert scan.graph_batch(sweep) == 32

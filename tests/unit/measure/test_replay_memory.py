@@ -78,13 +78,6 @@ def test_no_position_holds_more_than_is_foreseen(name: str) -> None:
     assert 0 < max(sizes) < 0.35 * everything
 
 
-def test_the_input_is_let_go_of_once_nothing_reads_it() -> None:
-    images = torch.randn(BATCH, 3, 8, 8)
-    kept = [_is_gone(prefix.inputs) for _, _, prefix in _walk(chain(), images)]
-    assert not kept[0]
-    assert all(kept[1:])
-
-
 def _placeholders() -> list[torch.Tensor]:
     walk = _walk(chain(), torch.randn(BATCH, 3, 8, 8))
     prefix = [prefix for _, _, prefix in walk][-1]

@@ -1,21 +1,20 @@
 """A run from its settings to its result, on the demo that ships with the project."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.codec import dumps, loads
-from senseapp.core.errors import InvalidInput, InvalidSpec
+from senseapp.core.errors import InvalidInput
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.quick import scan
 from senseapp.measure.session import Session
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 from tests.small_models import small_network
 
@@ -93,11 +92,3 @@ def test_a_quick_run_refuses_labels_that_the_model_does_not_know() -> None:
     images = TensorImages(torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 9]))
     with pytest.raises(InvalidInput, match="class indices from 0 to 5, got 0 to 9"):
         Sweep.open(small_network(), images, SensitivitySpec(levels=(0.5,), mode="quick"), task=CLASSIFICATION)
-
-
-def test_bad_settings_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    spec = RunSpec(
-        model=ModelSpec(), data=DataSpec(kind="random"), sensitivity=SensitivitySpec(metric="top1", num_samples=4)
-    )
-    with pytest.raises(InvalidSpec, match="needs labels"):
-        Session.open(spec)

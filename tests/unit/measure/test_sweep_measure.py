@@ -321,13 +321,3 @@ def test_fewer_samples_are_drawn_with_the_seed() -> None:
     assert len(first) == 10
     assert first.names == again.names
     assert first.names != other.names
-
-
-def test_the_predicted_time_follows_what_is_left_to_compute() -> None:
-    one, two = _open(levels=(0.5,)), _open(levels=(0.3, 0.6))
-    for sweep in (one, two):
-        sweep.context.seconds_per_image = 1.0
-    assert 24 < one.executor.predicted_seconds(one) < 24 * (len(one.planned) + 1)
-    assert two.executor.predicted_seconds(two) - 24 == pytest.approx(2 * (one.executor.predicted_seconds(one) - 24))
-    one.context.replay_obstacle = "it is random"
-    assert one.executor.predicted_seconds(one) == pytest.approx(24 * (len(one.planned) + 1))

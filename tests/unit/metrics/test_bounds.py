@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from scipy.stats import binom, multinomial
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics import METRICS
 from senseapp.metrics.bounds import (
     Floats,
-    _least_sum_of_logarithms,
     images_needed,
     most_changed_within,
     upper_bound_of_net_share,
@@ -95,19 +93,6 @@ def test_the_bound_of_a_mean_is_near_that_of_a_share_and_gains_where_values_vary
     scaled = upper_bound_of_mean(100 * signed, -100, 100)
     assert scaled == pytest.approx(100 * upper_bound_of_mean(signed, -1, 1))
     assert upper_bound_of_sums(9, (math.inf, math.inf, math.inf), 0, 1) == 1
-
-
-@given(
-    hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1)),
-    st.floats(0.001, 0.98),
-    st.floats(0.001, 0.999),
-)
-def test_the_sum_of_cubics_is_below_that_of_logarithms(values: Floats, share: float, expected: float) -> None:
-    bet = share / (1 - expected)
-    y = bet * (expected - values)
-    powers = (np.array([y.sum()]), np.array([(y**2).sum()]), np.array([(y**3).sum()]))
-    least = _least_sum_of_logarithms(y.size, powers, np.array([-share]), np.array([bet * expected]))
-    assert least[0] <= np.log1p(y).sum() + 1e-6 * (1 + np.abs(y).max() ** 3 * y.size)
 
 
 @given(st.floats(0.001, 0.5), st.floats(0, 0.9), st.sampled_from([0.9, 0.95, 0.99]))

@@ -184,19 +184,6 @@ def test_few_images_are_ranked_by_the_divergence_and_a_model_is_judged_by_its_an
     assert (judging_among(("loss",)), judging_among((), otherwise="loss")) == ("loss", "loss")
 
 
-@pytest.mark.parametrize(
-    ("metric", "has_labels", "num_classes", "needs"),
-    [
-        ("top1", False, 10, "labels, and there are none"),
-        ("top5", True, 5, "at least 6 classes"),
-        ("top5", True, 6, ""),
-        ("kl", False, 1, ""),
-    ],
-)
-def test_what_a_metric_needs_is_said(metric, has_labels, num_classes, needs):
-    assert METRICS[metric].obstacle(has_labels=has_labels, num_classes=num_classes) == needs
-
-
 def test_an_estimate_of_kl_is_drawn_up_to_what_the_answers_hold():
     assert METRICS["kl"].largest_estimate(10) == pytest.approx(math.log(10))
     assert METRICS["kl"].largest_estimate(1) == METRICS["top1"].largest_estimate(10) == INF

@@ -69,21 +69,6 @@ def test_nodes_are_inserted_rewired_and_removed() -> None:
     assert before.shape == conv_alone.shape
 
 
-def test_pruning_leaves_out_declarations_and_tensors_of_what_is_gone() -> None:
-    model = onnx.load_from_string(content())
-    model.graph.input.append(helper.make_tensor_value_info("w", 1, (2, 3, 3, 3)))  # as older files list weights
-    graph = OnnxGraph(model)
-    assert graph.inputs == ("x",)
-    graph.store("w", weights(4, 3, 3, 3))
-    assert [dim.dim_value for dim in graph.model.graph.input[1].type.tensor_type.shape.dim] == [4, 3, 3, 3]
-    graph.insert(node("Neg", "x", "n"))
-    graph.return_values(["n"])
-    graph.prune()
-    assert (len(graph.nodes), graph.initializers, len(graph.model.graph.value_info)) == (1, {}, 0)
-    assert [each.name for each in graph.model.graph.input] == ["x"]
-    assert graph.model.doc_string == "what it is for"
-
-
 def test_nodes_are_sorted_near_their_own_order() -> None:
     graph = OnnxGraph(content())
     graph.nodes.reverse()

@@ -286,14 +286,3 @@ def test_the_answers_of_one_layer_are_compared_on_request(recommended) -> None:
     measured = next(item for item in result.measurements if item.key == ("layer4.1.conv1", 0.9))
     assert found.num_changed == round(measured.change("agreement").delta * result.num_samples)
     assert found.subject == "layer4.1.conv1 at 90 %"
-
-
-def test_a_recommendation_is_not_looked_for_where_it_would_take_too_long(few_digits, tmp_path) -> None:
-    backend = Backend(tmp_path, workers=0)
-    service = Service(backend)
-    run_id = service.start(RunSpec(sensitivity=SensitivitySpec(levels=(0.5,), layers=("fc",), num_samples=16)))
-    assert backend.runner.run_next()
-    assert not backend.runner.run_next()
-    assert service.work.progress(RecommendationTask(run_id=run_id)) is None
-    assert service.work.recommendation_seconds(service.result(run_id)) > 0
-    backend.close()

@@ -125,23 +125,6 @@ def test_weights_of_fewer_bits_and_zeros_stay_as_they_are(bits):
     assert not bool(rounded(sparse, second_moments(1, 40, seed=0), least_scale=scale)[0][sparse == 0].any())
 
 
-@pytest.mark.wide
-@settings(max_examples=examples(25), deadline=None)
-@given(st.integers(2, 8), st.integers(0, 10**6))
-def test_rows_keep_the_integers_that_they_are_made_of(bits, seed):
-    """Also where no weight of a row reaches the largest; pairs that would saturate are rounded anew."""
-    generator, largest = torch.Generator().manual_seed(seed), 2 ** (bits - 1) - 1
-    integers = torch.randint(-largest, largest + 1, (2, 6, 40), generator=generator).float()
-    integers[:, 0] = (integers[:, 0] / 2).round()
-    own_scale = 0.1 + torch.rand(2, 6, 1, generator=generator)
-    args = integers * own_scale, second_moments(2, 40, seed=seed)
-    steps, scale = rounded(*args, least_scale=torch.zeros(2, 6, 1), own=(integers, own_scale))
-    pairs = integers.view(2, 6, 20, 2)
-    together = torch.maximum(pairs.clamp_min(0).sum(3), -pairs.clamp_max(0).sum(3)).amax(2)
-    kept = (steps == integers).all(2) & (scale == own_scale)[..., 0]
-    assert torch.equal(kept, together <= 128)
-
-
 def test_rows_times_the_matrix_are_what_the_node_makes(network):
     model = onnx.load_from_string(network)
     found = products(OnnxGraph(network))

@@ -202,17 +202,6 @@ def test_the_cells_of_a_heat_map_say_the_same_as_the_bars() -> None:
     assert cells["encoding"]["x"]["scale"]["domain"] == LEVELS  # from mild to strong
 
 
-def test_a_coupled_group_is_one_row_with_all_its_members_on_hover() -> None:
-    group = "conv1 (+1)"
-    coupled = FRAME.assign(
-        row=FRAME["row"].replace("conv1", group), members=FRAME["members"].replace("conv1", "conv1, fc")
-    )
-    spec = sensitivity_heatmap(coupled, TOP1, order=[group, *NAMES[1:]], level_texts=LEVELS, picked="conv1").to_dict()
-    cells = spec["layer"][0]
-    assert (cells["encoding"]["y"]["field"], outlined(spec)) == ("row", [{"row": group}])
-    assert '"Layer": datum.members' in cells["mark"]["tooltip"]["expr"]
-
-
 def test_the_picked_layer_is_outlined() -> None:
     for spec in (bars(picked=FRAGILE), heatmap(picked=FRAGILE)):
         assert [list(row.values()) for row in outlined(spec)] == [[FRAGILE]]

@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
-from senseapp.metrics import METRICS
 from senseapp.records.comparison import Comparison, Side, are_one_network, compare
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
-from senseapp.views.charts.layers import paired_bars
 from senseapp.views.frames.comparison import (
     caveat_of_sides,
     finding,
@@ -22,8 +20,6 @@ from senseapp.views.frames.comparison import (
 )
 from senseapp.views.words.wording import differing_settings
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, change, result
-
-TOP1 = METRICS["top1"]
 
 
 def with_drops(whole: RunResult, drops: dict[str, float]) -> RunResult:
@@ -139,17 +135,6 @@ def test_only_settings_that_differ_are_listed() -> None:
     assert differing_settings([side(result()), side(other)]) == {
         "Passes": tuple(f"computed in 32-bit numbers (fp32) · random choices of seed {seed}" for seed in (0, 7))
     }
-
-
-def test_paired_bars_keep_the_colour_of_a_side_and_pale_estimates() -> None:
-    comparison = two(SWAPPED)
-    labels = side_labels(comparison.sides)
-    spec = paired_bars(pair_frame(comparison), TOP1, labels=labels, picked=FRAGILE).to_dict()
-    bars = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "bar")
-    assert bars["encoding"]["color"]["scale"]["domain"] == labels
-    assert bars["encoding"]["yOffset"]["sort"] == labels
-    assert "opacity" in bars["encoding"]
-    assert spec["height"] == 24 * len(comparison.layers)
 
 
 def test_layers_of_different_networks_are_not_matched_by_their_names() -> None:
