@@ -108,20 +108,6 @@ def test_layers_come_in_execution_order_and_idle_ones_last() -> None:
     assert layers[2].input_shape == ()
 
 
-def test_a_module_used_twice_counts_twice() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(3, 3, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.conv(self.conv(x)).mean((2, 3))
-
-    profile = profile_model(Twice(), torch.randn(2, 3, 4, 4))
-    assert profile.macs == 2 * 16 * 9
-    assert profile.layers[0].num_params == 9
-
-
 def test_tied_weights_count_once() -> None:
     model = TiedWeights().eval()
     profile = profile_model(model, torch.randn(1, 3, PIXELS, PIXELS))

@@ -38,7 +38,6 @@ class MadeUpFiles(QuantizedFiles):
     seconds: NodeTimes = SECONDS
     enough: Callable[[float], bool] = lambda damage: damage <= 0
     keeps: Callable[[Group], bool] = lambda _group: True
-    screen: Callable[[Group], float] | None = None
     true_seconds: Callable[[Group], float] | None = None
     nodes: Group = NODES
 
@@ -46,7 +45,7 @@ class MadeUpFiles(QuantizedFiles):
         return self.harm(in_float)
 
     def rough_damage(self, in_float: Group) -> float:
-        return (self.screen or self.harm)(in_float)
+        return self.harm(in_float)
 
     def damage_alone(self, in_int8: Group) -> float:
         return self.rough_damage(tuple(node for node in self.nodes if node not in in_int8))
@@ -110,17 +109,6 @@ def test_where_float_is_quicker_nearly_all_goes_to_float():
     )
     result = found(harm_of(**dict.fromkeys(NODES, 0.0001)), most=1.9, seconds=faster)
     assert len(result.in_float) == 7
-
-
-def test_of_nodes_that_use_the_time_those_are_taken_that_do_most_harm_alone():
-    """Images that choose see no gain of "g" and "h" beside the others: it is too small for them."""
-    harms = dict.fromkeys(NODES, 0.01) | {"c": 1.0, "g": 0.04, "h": 0.04}
-
-    def blurred(group: Group) -> float:
-        return round(harm_of(**harms)(group), 1)
-
-    result = found(blurred, most=1.35, screen=harm_of(**harms))
-    assert set(result.in_float) == set("cgh")
 
 
 @pytest.mark.parametrize("budget", [0.0, 350.0, 5000.0])

@@ -44,13 +44,9 @@ def network() -> bytes:
 @pytest.fixture(scope="module")
 def coarse(network: bytes) -> bytes:
     """The network in int8, with ranges that clip the largest values, so that means move."""
-    return _coarse(network)
-
-
-def _coarse(network: bytes, *in_float: str) -> bytes:
     writer = Int8Writer(network, [FITTED])
     writer.rounding = clipped(network)
-    return writer.write(but=in_float)
+    return writer.write()
 
 
 def clipped(network: bytes) -> Rounding:

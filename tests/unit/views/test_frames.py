@@ -87,13 +87,6 @@ def test_layers_without_a_value_are_apart_with_their_reason_and_not_in_the_ranki
     assert NOT_PRUNABLE not in set(measurement_frame(pruned, "top1")["layer"])
 
 
-def test_a_failed_measurement_is_apart_too() -> None:
-    whole = result()
-    failed = replace(whole.measurements[0], status=Status.FAILED, changes=(), reason="Not enough memory.")
-    apart = apart_frame(replace(whole, measurements=(failed, *whole.measurements[1:])))
-    assert list(apart["status"]) == ["Measurement failed"]
-
-
 def test_nothing_measured_gives_an_empty_frame_with_all_columns() -> None:
     empty = measurement_frame(replace(result(), measurements=()), "top1")
     assert empty.empty
