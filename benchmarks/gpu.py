@@ -4,7 +4,7 @@ One card, at most 8 minutes. Each large network is swept exactly and scanned qui
 the same there, and so does fasterai where it is installed. Some layers are measured on the processor too: their figures
 are equal within the rounding of float32. Then small networks of several kinds are measured with each compression, on
 the card and on the processor: of timm, an ONNX file, one that segments and one that detects. ``--tiny`` takes small
-networks and few images, as the tests do on the processor. A case that fails is printed with its error, the others go
+networks and few images, to try it on the processor. A case that fails is printed with its error, the others go
 on, and the exit status is 1.
 """
 
