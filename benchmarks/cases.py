@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import timm
 import torch
 from torch import Tensor, nn
@@ -15,13 +12,8 @@ MODELS = {
     "mobilenetv3_large": "mobilenetv3_large_100",
     "vit_tiny": "vit_tiny_patch16_224",
 }
-LEVELS = {
-    "sparsity": (50.0, 30.0, 40.0, 60.0, 70.0),
-    "pruning": (30.0, 20.0, 40.0, 50.0, 60.0),
-    "quantization": (4.0, 8.0, 6.0, 5.0, 3.0),
-}
+ZEROS = 50  # percent of each layer's weights
 NUM_IMAGES = 32
-BATCH_SIZE = 32
 
 
 def model_of(case: str) -> nn.Module:
@@ -31,21 +23,8 @@ def model_of(case: str) -> nn.Module:
     return timm.create_model(MODELS[case], num_classes=1000, **kwargs).eval()
 
 
-def clock(device: torch.device) -> Callable[[], float]:
-    """Return the seconds now, read once ``device`` has done what it was asked for."""
-
-    def now() -> float:
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-        return time.perf_counter()
-
-    return now
-
-
-def images_of(count: int = NUM_IMAGES) -> tuple[Tensor, Tensor]:
-    """Return images (N, 3, 224, 224) and labels (N,), drawn once.
-
-    Labels are among the first 300 of 1,000 classes: fasterai prunes the classifier too, and a loss needs their scores.
-    """
+def images() -> tuple[Tensor, Tensor]:
+    """Return images (N, 3, 224, 224) and labels (N,), drawn once."""
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(count, 3, 224, 224, generator=generator), torch.randint(0, 300, (count,), generator=generator)
+    pictures = torch.randn(NUM_IMAGES, 3, 224, 224, generator=generator)
+    return pictures, torch.randint(0, 300, (NUM_IMAGES,), generator=generator)

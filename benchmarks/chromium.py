@@ -112,31 +112,20 @@ class Tab:
         answer = self._browser.ask("Page.captureScreenshot", self._session)
         path.write_bytes(base64.b64decode(answer["data"]))
 
-    def click(self, element: str, down: float = 0.5) -> None:
-        """Click on ``element``, an expression, as a mouse does: in its middle, or at a share of its visible height."""
+    def click(self, element: str) -> None:
+        """Click on the middle of ``element``, an expression, as a mouse does."""
         script = f"""(() => {{
             const element = {element};
             element.scrollIntoViewIfNeeded();
             const box = element.getBoundingClientRect();
             const [top, bottom] = [Math.max(box.top, 0), Math.min(box.bottom, innerHeight)];
-            return [box.x + box.width / 2, top + {down} * (bottom - top)];
+            return [box.x + box.width / 2, (top + bottom) / 2];
         }})()"""
         x, y = self.value(script)
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self._browser.ask(
                 "Input.dispatchMouseEvent", self._session, type=kind, x=x, y=y, button="left", clickCount=1
             )
-
-    def press(self, key: str, code: int) -> None:
-        """Press a key; ``code`` is the number that Windows gives it."""
-        text = {"text": "\r"} if key == "Enter" else {}
-        for kind in ("keyDown", "keyUp"):
-            parameters = {"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, **text}
-            self._browser.ask("Input.dispatchKeyEvent", self._session, **parameters)
-
-    def write(self, text: str) -> None:
-        """Put ``text`` in where the cursor is."""
-        self._browser.ask("Input.insertText", self._session, text=text)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ One card, at most 8 minutes. Each large network is swept exactly and scanned qui
 the same there, and so does fasterai where it is installed. Some layers are measured on the processor too: their figures
 are equal within the rounding of float32. Then small networks of several kinds are measured with each compression, on
 the card and on the processor: of timm, an ONNX file, one that segments and one that detects. ``--tiny`` takes small
-networks and few images, as the tests do on the processor. A case that fails is printed with its error, the others go
+networks and few images, to try it on the processor. A case that fails is printed with its error, the others go
 on, and the exit status is 1.
 """
 
@@ -28,7 +28,6 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from benchmarks.cases import clock
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.measure.quick.scan import quick_scan
@@ -54,6 +53,17 @@ _LOOP_LAYERS = 8  # of the plain loop, spread over the network; the rest is extr
 _FASTERAI = "fasterai"
 _FoundT = TypeVar("_FoundT")
 Figures = dict[tuple[str, float], LayerMeasurement]
+
+
+def clock(device: torch.device) -> Callable[[], float]:
+    """Return the seconds now, read once ``device`` has done what it was asked for."""
+
+    def now() -> float:
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        return time.perf_counter()
+
+    return now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +113,12 @@ def measured(name: str, side: int, count: int, device: str) -> Row:
         torch.cuda.reset_peak_memory_stats()
     exact, _ = timed("exact sweep", lambda: _sweep(network, images, spec))
     peak = torch.cuda.max_memory_allocated() if device != "cpu" else 0
-    auto, _ = timed("exact sweep, precision auto", lambda: _sweep(network, images, replace(spec, precision="auto")))
     timed("quick scan", lambda: _sweep(network, images, replace(spec, mode="quick")))
-    some = replace(spec, adapted=True, layers=_spread(names, 1))
-    timed("one layer with adapted weights", lambda: _sweep(network, images, some))
     looped = names[:: max(1, len(names) // _LOOP_LAYERS)]
-    for what, tf32 in (("plain loop", False), ("plain loop in TF32", True)):
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=tf32):
-            timed(what, lambda: _plain_loop(network, images.images, looped, device))
-        seconds[what] *= len(names) / len(looped)
-    notes = [*exact.notes, *auto.notes]
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        timed("plain loop", lambda: _plain_loop(network, images.images, looped, device))
+    seconds["plain loop"] *= len(names) / len(looped)
+    notes = list(exact.notes)
     if importlib.util.find_spec(_FASTERAI):
         try:
             timed(_FASTERAI, lambda: _fasterai(network, images.images, device))
@@ -300,7 +306,6 @@ def main(arguments: list[str]) -> int:
     """Print a line for each network and setting; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--large", action="store_true", help="only the large networks")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args(arguments)
     if given.device == "cpu" and not given.tiny:
@@ -313,12 +318,12 @@ def main(arguments: list[str]) -> int:
     )
     held = [_attempted(partial(measured, *case, given.device)) for case in (_TINY if given.tiny else _LARGE)]
     print("\n| network | measured | figures | difference from the processor | time |\n" + "|---" * 5 + "|")
-    for name in _KINDS[: 1 if given.tiny else len(_KINDS) if not given.large else 0]:
+    for name in _KINDS[: 1 if given.tiny else len(_KINDS)]:
         side, count = (64, 4) if given.tiny else (160, 16)
         held += [_attempted(partial(agreement, name, side, count, spec)) for spec in _settings(given.device)]
     with tempfile.TemporaryDirectory() as folder:
         settings = _settings(given.device)[: 1 if given.tiny else None]
-        for each in [] if given.large else brought(Path(folder)):
+        for each in brought(Path(folder)):
             held += [_attempted(partial(each.agreement, spec)) for spec in settings]
     print(f"\n{torch.cuda.get_device_name() if given.device != 'cpu' else 'processor'}, "
           f"{time.perf_counter() - started:.0f} s in all")  # fmt: skip

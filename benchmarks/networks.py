@@ -23,7 +23,6 @@ from torch import nn
 from scripts.train_demo import Recipe, train
 from senseapp.data.load import load_demo_images
 
-SPARSE = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 BITS = (8.0, 6.0, 5.0, 4.0, 3.0, 2.0)
 PRUNED = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "networks"

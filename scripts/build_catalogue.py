@@ -9,22 +9,30 @@ Usage: ``python -m scripts.build_catalogue [--processes N] [--timeout SECONDS]``
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import astuple
 from functools import partial
 from multiprocessing import get_context
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
 
 import timm
 import torch
 import torchvision
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from scripts.architecture_survey import survey_architecture
-from scripts.fingerprints import pack_fingerprints
-from senseapp.networks.checkpoints.fingerprint import RECOGNITION_FILE, Fingerprint
-from senseapp.networks.sources.catalogue import CATALOGUE_FILE, CatalogueEntry
-from senseapp.networks.sources.torchvision_networks import FAMILIES, torchvision_names
+from scripts.fingerprints import fingerprint_of, pack_fingerprints
+from senseapp.networks.checkpoints.fingerprint import RECOGNITION_FILE, BuiltWith, Fingerprint, Shapes
+from senseapp.networks.profile import compressible_weights
+from senseapp.networks.sources.catalogue import CATALOGUE_FILE, IMAGENET_CLASSES, CatalogueEntry
+from senseapp.networks.sources.libraries import build_on_meta, input_configuration, output_width
+from senseapp.networks.sources.torchvision_networks import FAMILIES, prepared_for, task_of, torchvision_names
+from senseapp.records.spec import ModelSpec
 from senseapp.tasks import CLASSIFICATION
 
 
@@ -67,6 +75,98 @@ def _survey_all(processes: int, timeout_seconds: int) -> list[tuple[CatalogueEnt
 def _catalogue_row(entry: CatalogueEntry) -> list[object]:
     *figures, task = astuple(entry)
     return figures if task == CLASSIFICATION.name else [*figures, task]
+
+
+_OTHER = {"num_classes": 1013, "in_chans": 5}
+"""Settings of the second build of each architecture, which no architecture has by itself."""
+
+
+def survey_architecture(library: str, name: str) -> tuple[CatalogueEntry, Fingerprint]:
+    """Build the architecture twice on the ``meta`` device, run one image through it, and return its rows of the index.
+
+    The fingerprint is that of the architecture with 1,000 classes where it has none of its own.
+    """
+    module = build_on_meta(library, name)
+    shape, num_classes, weights = _described(library, name, module)
+    entry = CatalogueEntry(
+        library=library,
+        name=name,
+        num_params=sum(parameter.numel() for parameter in module.parameters()),
+        macs=count_macs(module, shape),
+        input_shape=shape,
+        num_layers=sum(1 for _ in compressible_weights(module)),
+        num_classes=num_classes,
+        weights=weights,
+        task=CLASSIFICATION.name if library == "timm" else task_of(name),
+    )
+    if num_classes == 0:
+        num_classes = IMAGENET_CLASSES
+        module = build_on_meta(library, name, num_classes=num_classes)
+    other_shapes, other_side = _build_other(library, name, shape[-1])
+    fingerprint = fingerprint_of(
+        library,
+        name,
+        shapes=_shapes(module),
+        built=BuiltWith(num_classes=num_classes, in_chans=shape[0], img_size=shape[-1]),
+        other_shapes=other_shapes,
+        other=BuiltWith(**_OTHER, img_size=other_side),
+    )
+    return entry, fingerprint
+
+
+def _build_other(library: str, name: str, side: int) -> tuple[Shapes, int]:
+    """Return the shapes with everything chosen differently that can be, and the image side behind them."""
+    attempts = (_OTHER | {"img_size": 2 * side}, _OTHER, {"num_classes": _OTHER["num_classes"]})
+    for attempt in attempts:
+        with contextlib.suppress(TypeError, ValueError, RuntimeError, AssertionError):
+            return _shapes(build_on_meta(library, name, **attempt)), attempt.get("img_size", side)
+    raise RuntimeError(f"{library}/{name} does not take another number of classes.")
+
+
+def _shapes(module: nn.Module) -> Shapes:
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+def _described(library: str, name: str, module: nn.Module) -> tuple[tuple[int, int, int], int, str]:
+    """Return input shape, number of classes, and where the library finds its default weights.
+
+    These are named as in the cache, so that it can be told whether they are there: a repository of the Hub, or a file.
+    """
+    if library == "timm":
+        published = timm.get_pretrained_cfg(name)
+        weights = ""
+        if published is not None and published.has_weights:
+            weights = str(published.hf_hub_id or PurePosixPath(urlsplit(str(published.url)).path).name)
+        return tuple(input_configuration(module)["input_size"]), output_width(module), weights
+    found = torchvision.models.get_model_weights(name).DEFAULT
+    shape = prepared_for(ModelSpec(library=library, name=name), module, found).input_shape
+    return shape, len(found.meta["categories"]), PurePosixPath(urlsplit(found.url).path).name
+
+
+def count_macs(module: nn.Module, input_shape: tuple[int, int, int]) -> int | None:
+    """Return half of what torch's own counter finds in one image; None if the architecture cannot run on ``meta``.
+
+    Source: ``torch.utils.flop_counter``, which counts a multiply-accumulate as two operations.
+    """
+    module.requires_grad_(False)  # the counter hooks what has gradients, and trips over tokens that are parameters
+    counter = FlopCounterMode(display=False)
+    try:
+        with torch.no_grad(), plain_attention(), counter:
+            module(torch.empty((1, *input_shape), device="meta"))
+    except (RuntimeError, NotImplementedError, ValueError, TypeError, AssertionError):
+        return None
+    return counter.get_total_flops() // 2
+
+
+@contextlib.contextmanager
+def plain_attention() -> Iterator[None]:
+    """Turn off the fused kernel of ``nn.MultiheadAttention``, which has no shape rule."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def main() -> None:

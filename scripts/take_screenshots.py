@@ -97,13 +97,12 @@ def staged(folder: Path) -> Iterator[Stage]:
         yield Stage(url=server.url, bits=bits, zeros=zeros, report=report)
 
 
-def opened(page: Page, url: str, shown: Locator | None = None) -> None:
+def opened(page: Page, url: str, shown: Locator) -> None:
     """Go to an address, and wait until ``shown`` is there, the page has run, and its charts are drawn."""
     page.goto(url)
-    if shown is not None:
-        expect(shown.filter(visible=True).first).to_be_visible()
-        at_rest(page)
-        page.wait_for_load_state("networkidle")
+    expect(shown.filter(visible=True).first).to_be_visible()
+    at_rest(page)
+    page.wait_for_load_state("networkidle")
 
 
 def analyze(page: Page, stage: Stage) -> None:

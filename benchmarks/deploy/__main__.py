@@ -1,7 +1,6 @@
 """Files that runtimes run: right, quick and as simulated? ``python -m benchmarks.deploy [--only NAME,NAME]``.
 
-Each part is a module of this package with a function ``rows``, and a table ``deploy_NAME`` of the results. With
-``--networks NAME,NAME`` the part ``runtimes`` runs these alone.
+Each part is a module of this package with a function ``rows``, and a table ``deploy_NAME`` of the results.
 """
 
 from __future__ import annotations
@@ -18,14 +17,10 @@ PARTS = ("accuracy", "times", "runtimes")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="NAME,NAME", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--networks", default="", metavar="NAME,NAME", help="of the part runtimes")
-    asked = parser.parse_args()
-    chosen = [name for name in asked.only.split(",") if name] or list(PARTS)
-    networks = [name for name in asked.networks.split(",") if name]
+    chosen = [name for name in parser.parse_args().only.split(",") if name] or list(PARTS)
     for name in chosen:
         started = time.perf_counter()
-        part = importlib.import_module(f"benchmarks.deploy.{name}")
-        for row in part.rows(*networks):
+        for row in importlib.import_module(f"benchmarks.deploy.{name}").rows():
             row.keep(f"deploy_{name}")
         print(f"       {name}: {time.perf_counter() - started:.0f} s", flush=True)
 

@@ -1,8 +1,7 @@
-"""Files in OpenVINO beside onnxruntime, and beside NNCF's own int8 file.
+"""Our int8 file beside NNCF's own, both in OpenVINO.
 
-``SENSEAPP_NNCF_PYTHON`` is the Python of an environment with nncf and openvino; without it those rows are left out.
-NNCF is ``nncf.quantize`` as it comes, and with accuracy control (at most 1 % of answers changed), on the same 16
-images, in OpenVINO's own format.
+``SENSEAPP_NNCF_PYTHON`` is the Python of an environment with nncf and openvino. NNCF is ``nncf.quantize`` as it comes,
+on the same 16 images, in OpenVINO's own format.
 
 The demo has its trained network and digits; the others have random weights, photographs of 64 pixels and a fitted
 classifier; no residual branch is zero. Files have all of it in int8, fitted to 16 images, and 96 others are scored.
@@ -12,7 +11,6 @@ Times: one image, one thread, medians over 12 openings of each file.
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -27,12 +25,11 @@ from benchmarks.results import Row
 from senseapp.networks.network import Network
 from senseapp.prove.file_times import times_anew
 from senseapp.runtimes.call_times import ratio
-from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 from senseapp.runtimes.openvino.operations import OPERATIONS as OPENVINO
 from senseapp.runtimes.openvino.operations import OpenVinoModel, read
 
 _NETWORKS = ("demo", "resnet18", "mobilenetv3_small_100")
-_PYTHON = os.environ.get("SENSEAPP_NNCF_PYTHON", "")
+_PYTHON = os.environ["SENSEAPP_NNCF_PYTHON"]
 _ROUNDS = 3  # of timings, in each of which files are opened four times
 
 
@@ -47,42 +44,22 @@ class IrModel(OpenVinoModel):
         return read(self._path)
 
 
-def rows(*names: str) -> Iterator[Row]:
-    """Yield the rows of each network."""
-    for name in names or _NETWORKS:
+def rows() -> Iterator[Row]:
+    """Yield the row of each network."""
+    for name in _NETWORKS:
         network, fitted, scored = case(name)
-        yield from _rows(name, network, fitted, scored)
+        yield _row(name, network, fitted, scored)
 
 
-def _rows(name: str, network: bytes, fitted: Tensor, scored: Tensor) -> Iterator[Row]:
+def _row(name: str, network: bytes, fitted: Tensor, scored: Tensor) -> Row:
     int8 = fitted_file(network, fitted, runtime=OPENVINO)
     real = outputs(OPENVINO.open(network), scored)
-    files = [partial(runtime.open, file, threads=1) for runtime in (ONNXRUNTIME, OPENVINO) for file in (network, int8)]
-    spent = list(_times_anew(dict(zip("1234", files, strict=True)), scored[:1]).values())
-    shares = [ratio(spent[place + 2], spent[place]) for place in (0, 1)]
-    milliseconds = [f"{1000 * statistics.median(each):.3g}" for each in spent]
-    yield Row(
-        what=f"{name}: ms in float and int8",
-        wanted="(told)",
-        found=f"onnxruntime {milliseconds[0]} and {milliseconds[1]}, OpenVINO {milliseconds[2]} and {milliseconds[3]}; "
-        f"OpenVINO takes {shares[0].value:.2f} ({shares[0].low:.2f} to {shares[0].high:.2f}) and "
-        f"{shares[1].value:.2f} ({shares[1].low:.2f} to {shares[1].high:.2f}) of onnxruntime's",
-        holds=True,
-    )
-    if _PYTHON:
-        for options in ((), ("--accuracy-control",)):
-            yield _beside_nncf(name, network, int8, fitted, scored, real, options)
-
-
-def _beside_nncf(
-    name: str, network: bytes, int8: bytes, fitted: Tensor, scored: Tensor, real: Tensor, options: tuple[str, ...]
-) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         source, images, out = (Path(folder) / each for each in ("net.onnx", "images.npy", "int8.xml"))
         source.write_bytes(network)
         np.save(images, fitted.numpy())
         script = Path(__file__).with_name("nncf_quantize.py")
-        subprocess.run([_PYTHON, script, source, images, out, *options], check=True, capture_output=True)
+        subprocess.run([_PYTHON, script, source, images, out], check=True, capture_output=True)
         theirs = IrModel(out, network)
         pair: dict[str, Callable[[], Network]] = {
             "ours": partial(OPENVINO.open, int8, threads=1),
@@ -93,8 +70,7 @@ def _beside_nncf(
     ours_kl, theirs_kl = (_kl(real, each) for each in (ours_out, theirs_out))
     ours, nncf = (_agreement(real, each) for each in (ours_out, theirs_out))
     return Row(
-        what=f"{name}: our int8 file beside NNCF's{' with accuracy control' if options else ''}, both in OpenVINO, "
-        "against float",
+        what=f"{name}: our int8 file beside NNCF's, both in OpenVINO, against float",
         wanted="KL ≤ 1.0 × NNCF's, time ≤ 1.05 ×",
         found=f"ours {100 * ours:.1f} %, KL {ours_kl:.5f}; NNCF {100 * nncf:.1f} %, KL {theirs_kl:.5f}; ours takes "
         f"{share.value:.2f} ({share.low:.2f} to {share.high:.2f}) of its time",

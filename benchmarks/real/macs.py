@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.results import Row
-from scripts.architecture_survey import plain_attention
+from scripts.build_catalogue import plain_attention
 from senseapp.networks.profile import compressible_weights, profile_model
 from senseapp.networks.sources.catalogue import CatalogueEntry, load_catalogue
 from senseapp.networks.sources.libraries import build_on_meta

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.descriptions import (
     CompressionConfig,
     CompressionDescription,

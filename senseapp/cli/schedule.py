@@ -20,7 +20,7 @@ from senseapp.cli.run_arguments import (
     runtime_name,
 )
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.core.texts import plural, printable
 from senseapp.descriptions import get
 from senseapp.metrics import METRICS

@@ -1,10 +1,10 @@
-"""Registries that other packages can extend, read from entry points in every process alike."""
+"""Registries that other packages can extend, read from entry points in every process alike; values grouped by key."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -117,3 +117,19 @@ def object_at(place: str) -> Any:
     """Return the object at ``module:name``."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+ValueT = TypeVar("ValueT")
+
+
+def grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, list[ValueT]]:
+    """Return the values of each key; keys and values are in the order in which they come first.
+
+    >>> grouped([("conv", 8), ("fc", 4), ("conv", 2)])
+    {'conv': [8, 2], 'fc': [4]}
+    """
+    found: dict[KeyT, list[ValueT]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

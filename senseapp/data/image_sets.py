@@ -17,7 +17,7 @@ from urllib.error import HTTPError, URLError
 
 from torchvision import datasets
 
-from senseapp.compat.torchvision_internals import labels_of
+from senseapp.compat.vision_internals import labels_of
 from senseapp.core.errors import InvalidDataset, first_line_of
 from senseapp.core.files import private_files
 from senseapp.data.arrangement import Arrangement

@@ -22,8 +22,7 @@ from typing import IO, Any
 
 from PIL import Image
 
-from senseapp.core.child_process import ChildProcess, read_line, write_line
-from senseapp.core.process import give_back_freed_memory
+from senseapp.core.process import ChildProcess, give_back_freed_memory, read_line, write_line
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import ChannelMode, Decoded, decoded_picture
 from senseapp.data.geometry import EvalTransform

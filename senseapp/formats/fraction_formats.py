@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import yaml
 
 from senseapp.compressions import SparsityConfig
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.formats.base import ExportFormat, comments, fractions_by_layer, is_image_layer, noted
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule

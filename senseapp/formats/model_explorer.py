@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from senseapp.core.errors import InvalidSchedule, UnsupportedModel, first_line_of
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.descriptions import Effect
 from senseapp.formats.base import ExportFormat, levels_by_layer, noted
 from senseapp.records.schedule import Schedule

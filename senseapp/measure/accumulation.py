@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.measure.plan import PlannedTarget
 from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
 from senseapp.metrics.predictions import Predictions, num_bytes

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from senseapp.compressions.base import Applied, Target
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.data.images import ImageSet
 from senseapp.networks.trace import CallTrace
 from senseapp.records.inputs import num_held_out

@@ -10,8 +10,7 @@ from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.metrics.intervals import proportion_interval
-from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing
-from senseapp.networks.sources.building import channel_statistics
+from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing, channel_statistics
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.inputs import PreparationTrial
 from senseapp.records.spec import DataSpec, ModelSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from senseapp.core.errors import SeveralLabelsError
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.data.images import ImageSet, follow
 from senseapp.data.load import images_for
 from senseapp.data.pictures import SEVERAL_NOTE

@@ -13,9 +13,8 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, draw
 from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
-from senseapp.measure.adapted import AdaptedCompressor, compressor_for
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.measurer import Executor, JobResult, MeasurementJob
+from senseapp.measure.measurer import AdaptedCompressor, Executor, JobResult, MeasurementJob, compressor_for
 from senseapp.measure.plan import (
     Layout,
     PlannedTarget,

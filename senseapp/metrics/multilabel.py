@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import kl_terms, powers
-from senseapp.metrics.rows import HARM, SHARE, SMOOTHED, UNCHANGED, RowMetric, of_divergence, of_lost_share, unbounded
+from senseapp.metrics.records import (
+    HARM,
+    SHARE,
+    SMOOTHED,
+    UNCHANGED,
+    RowMetric,
+    of_divergence,
+    of_lost_share,
+    unbounded,
+)
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments, kl_terms
-from senseapp.metrics.records import ClassMeanMetric, ClassValues, Record
-from senseapp.metrics.rows import HARM, SHARE, UNCHANGED, of_divergence, of_lost_share
+from senseapp.metrics.records import (
+    HARM,
+    SHARE,
+    UNCHANGED,
+    ClassMeanMetric,
+    ClassValues,
+    Record,
+    of_divergence,
+    of_lost_share,
+)
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from senseapp.metrics.base import Metric
-from senseapp.metrics.rows import SHARE, of_divergence, of_lost_share, unbounded
+from senseapp.metrics.records import SHARE, of_divergence, of_lost_share, unbounded
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,21 +1,26 @@
-"""A loaded network with its image preprocessing; initialisation of weights with a seed, or skipped."""
+"""A loaded network with its image preprocessing; its weights: downloaded, initialised with a seed, or skipped."""
 
 from __future__ import annotations
 
+import socket
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.reading import Evidence, OutputReader
 
 if TYPE_CHECKING:
     from senseapp.networks.onnx.open import OpenedOnnx
+
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the red, green and blue of ImageNet's training pictures, as torchvision and timm normalise with."""
@@ -115,3 +120,44 @@ class skip_weight_init(TorchFunctionMode):  # noqa: N801  (used as a context man
         if func in _FILLING and isinstance(filled, nn.Parameter):
             return filled
         return func(*args, **kwargs)
+
+
+def is_reachable(url: str) -> bool:
+    """Return whether the server of ``url`` responds; True behind a proxy, where only the request itself shows it.
+
+    This comes first because the libraries' own calls retry for most of a minute before they fail.
+    """
+    address = urlsplit(url)
+    if address.scheme in urllib.request.getproxies():
+        return True
+    try:
+        # a server that is reachable accepts well within; a page waits
+        with socket.create_connection((address.hostname or "", address.port or 443), timeout=3.0):
+            return True
+    except OSError:
+        return False
+
+
+def unavailable(title: str) -> InvalidCheckpoint:
+    """Return the error, with the alternatives that work offline."""
+    return InvalidCheckpoint(
+        f"The published weights of {title} could not be downloaded, and they are not in this machine's cache. "
+        "Upload a checkpoint of it, measure with random weights, or try the demo, which needs no network."
+    )
+
+
+_MAX_IMAGE_SIDE = 2048  # pixels: the first feature map of ResNet-50 then has 64 × 1024² numbers, 268 MB for one image
+IMAGE_CHANNELS = 3  # of networks whose library builds them for pictures
+
+
+def check_side(side: int | None, *, title: str) -> None:
+    """Raise InvalidSpec if images of ``side`` pixels would be too large to measure with."""
+    if side is not None and side > _MAX_IMAGE_SIDE:
+        raise InvalidSpec(f"Images for {title} may have up to {_MAX_IMAGE_SIDE} pixels a side, got {side}.")
+
+
+def channel_statistics(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """Return the mean (or std) of ``channels`` channels: ``values``, or their average for each."""
+    if len(values) == channels:
+        return values
+    return (sum(values) / len(values),) * channels

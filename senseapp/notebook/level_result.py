@@ -12,7 +12,7 @@ import pandas as pd
 
 from senseapp import descriptions
 from senseapp.core.errors import InvalidSchedule
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.solve.gamma import gamma_levels
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from senseapp.core.errors import InvalidSpec, check_choice
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.core.texts import bytes_size, plural
 from senseapp.descriptions import Effect, get
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime

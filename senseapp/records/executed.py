@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.core.texts import first_names, plural
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.records.measurement import RunResult, Status

@@ -7,10 +7,12 @@ that names a :class:`Runtime`.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from importlib import resources
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -41,11 +43,13 @@ class Runtime(ABC):
     Attributes:
         description: its name, its files and its words.
         int8_note: a sentence on every int8 file of it.
+        kit_package: what a deployment kit installs to run its files; empty without kits.
         may_saturate: whether its kernels differ between processors with and without VNNI.
     """
 
     description: RuntimeDescription
     int8_note: str = ""
+    kit_package: str = ""
     may_saturate: bool = False
 
     # ---- files and networks
@@ -96,8 +100,12 @@ class Runtime(ABC):
         return ()
 
     def kit(self, name: str) -> dict[str, str]:
-        """Return files, by name, that run the file called ``name`` on a picture; not for edited uploaded files."""
-        return {}
+        """Return a script and a notebook that run the file called ``name``; not for edited uploaded files."""
+        if not self.kit_package:
+            return {}
+        script = resources.files("senseapp.runtimes").joinpath("predict.py").read_text("utf-8")
+        notebook = _notebook(name, self.description.name, self.kit_package)
+        return {"predict.py": script, "predict.ipynb": json.dumps(notebook, indent=1)}
 
     def recipes(self, content: bytes) -> dict[str, str]:
         """Return which nodes of an int8 file compute in float in the words of converters: texts by name of file."""
@@ -217,3 +225,14 @@ def runtime_for(name: str, uploaded: OpenedOnnx | None) -> Runtime:
     """Return the runtime of that name for a network, from an ``uploaded`` ONNX file or none."""
     runtime = runtime_named(name)
     return runtime if uploaded is None else runtime.for_file(uploaded)
+
+
+def _notebook(name: str, runtime: str, package: str) -> dict[str, Any]:
+    call = f'predict("{name}", "picture.jpg", "{runtime}")  # path of a picture of yours'
+    about = f"# {name}\n\nRuns the network on a picture. Put this beside `{name}` and `predict.py`."
+    code = {"install": f"%pip install -q {package} numpy pillow",
+            "predict": f"from predict import predict\n\n{call}"}  # fmt: skip
+    cells: list[dict[str, Any]] = [{"id": "about", "cell_type": "markdown", "metadata": {}, "source": about}]
+    shared: dict[str, Any] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    cells += [{"id": each, "source": source, **shared} for each, source in code.items()]
+    return {"cells": cells, "metadata": {"language_info": {"name": "python"}}, "nbformat": 4, "nbformat_minor": 5}

@@ -1,14 +1,19 @@
-"""Interface of quantizers: write a float file in int8 with a precision per node, and put nodes back in float."""
+"""Interface of quantizers: write a float file in int8 with a precision per node; calls of the libraries that do it."""
 
 from __future__ import annotations
 
+import io
+import logging
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from senseapp.compressions.quantization.grid import IntegerWeight
+from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.steps import OptionalSteps
 from senseapp.networks.network import Network
 
@@ -91,3 +96,23 @@ class DefaultInt8:
 
     content: bytes
     setting: str
+
+
+@contextmanager
+def library_call(failed: str) -> Iterator[None]:
+    """Hide progress, warnings and logs of the body; an error of any of its packages is InvalidSpec.
+
+    Raises:
+        InvalidSpec: the body failed; the message is ``failed`` and the cause.
+    """
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:
+        if is_about_memory(error):
+            raise
+        raise InvalidSpec(f"{failed}: {type(error).__name__}: {first_line_of(error)}.") from error
+    finally:
+        logging.disable(logging.NOTSET)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.core.texts import first_names, plural
 from senseapp.descriptions import CompressionConfig, CompressionDescription, get
 from senseapp.metrics import divergence_among

@@ -12,7 +12,7 @@ from senseapp.compressions import SparsityConfig
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.foreign_values import BadValue
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.core.tables import TableError, TableRecord, read_records
 from senseapp.core.texts import csv_text, first_names, printable_text
 from senseapp.descriptions.levels import LEVEL_DIGITS, whole_units

@@ -8,8 +8,7 @@ import timm
 import torch
 import torchvision
 
-from scripts.architecture_survey import survey_architecture
-from scripts.build_catalogue import all_architectures
+from scripts.build_catalogue import all_architectures, survey_architecture
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.fingerprint import load_fingerprints
 from senseapp.networks.checkpoints.stored_networks import find_networks

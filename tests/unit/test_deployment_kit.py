@@ -124,7 +124,7 @@ def test_the_script_tells_both_thresholds_of_a_detector(tmp_path, runtime) -> No
 @pytest.mark.parametrize("runtime", first_of(["onnxruntime", "openvino"]))
 def test_the_notebook_is_one_that_jupyter_opens(runtime) -> None:
     notebook = json.loads(runtime_named(runtime).kit("model.onnx")["predict.ipynb"])
-    assert f"install --quiet {runtime} " in notebook["cells"][1]["source"]
+    assert f"install -q {runtime} " in notebook["cells"][1]["source"]
     assert notebook["cells"][2]["source"].count(f'"{runtime}")') == 1
     assert notebook["nbformat"] == 4
     assert [cell["cell_type"] for cell in notebook["cells"]] == ["markdown", "code", "code"]

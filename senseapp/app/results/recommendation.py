@@ -17,9 +17,8 @@ from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.tables import changed_answers
-from senseapp.app.results.device_report import device_report
 from senseapp.app.results.layers import READING, bars_figure
-from senseapp.app.results.try_picture import try_picture
+from senseapp.app.results.trials import device_report, try_picture
 from senseapp.app.results.view import layers_are_open, usual_view
 from senseapp.core.markdown import md
 from senseapp.formats.registry import FORMATS

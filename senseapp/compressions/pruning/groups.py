@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from senseapp.compat.timm_internals import head_layout, nothing_between
+from senseapp.compat.vision_internals import head_layout, nothing_between
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable, why_untraceable
 from senseapp.networks.profile import CONVOLUTIONS
 

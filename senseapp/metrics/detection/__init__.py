@@ -16,8 +16,16 @@ from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Metric, MetricChange, Moments
 from senseapp.metrics.detection.rows import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS, divergence
-from senseapp.metrics.records import ClassMeanMetric, ClassValues, Record, RecordMetric, sides_of
-from senseapp.metrics.rows import HARM, SHARE, of_divergence
+from senseapp.metrics.records import (
+    HARM,
+    SHARE,
+    ClassMeanMetric,
+    ClassValues,
+    Record,
+    RecordMetric,
+    of_divergence,
+    sides_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor

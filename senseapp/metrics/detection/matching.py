@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.metrics.detection.rows import (
     AREAS,
     BOX,

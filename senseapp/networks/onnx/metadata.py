@@ -21,10 +21,9 @@ from senseapp.core.foreign_values import (
     text,
     whole,
 )
-from senseapp.networks.loaded import FITS, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from senseapp.networks.loaded import FITS, IMAGENET_MEAN, IMAGENET_STD, Preprocessing, channel_statistics
 from senseapp.networks.onnx.modules import OnnxNetwork, Operation
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.networks.sources.building import channel_statistics
 from senseapp.tasks.reading import Evidence, UsualInput
 
 CLASSES, PREPARATION = "senseapp.classes", "senseapp.preparation"

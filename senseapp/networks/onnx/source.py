@@ -11,7 +11,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
 from senseapp.core.texts import plural
-from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.loaded import LoadedModel, Preprocessing, check_side
 from senseapp.networks.network import abilities_of
 from senseapp.networks.onnx import metadata
 from senseapp.networks.onnx.modules import ImageInput
@@ -19,7 +19,6 @@ from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.torch_graph import UnreadNode
 from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.profile import compressible_weights
-from senseapp.networks.sources.building import check_side
 from senseapp.networks.sources.catalogue import IMAGENET_CLASSES
 from senseapp.networks.sources.libraries import imagenet_class_names
 from senseapp.records.inputs import OnnxReport, OutputFacts

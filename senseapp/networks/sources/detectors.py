@@ -18,8 +18,7 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 from torchvision.models.detection.ssd import SSD
 
-from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.sources.building import IMAGE_CHANNELS, channel_statistics
+from senseapp.networks.loaded import IMAGE_CHANNELS, Preprocessing, channel_statistics
 from senseapp.records.spec import ModelSpec
 
 RawHeads = dict[str, Tensor]

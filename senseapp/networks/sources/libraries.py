@@ -15,10 +15,17 @@ from timm.data import ImageNetInfo, resolve_model_data_config
 from timm.models import PretrainedCfg
 from torch import nn
 
-from senseapp.compat.timm_internals import weights_from
+from senseapp.compat.vision_internals import weights_from
 from senseapp.core.errors import InvalidSpec, UnknownModel, first_line_of
-from senseapp.networks.loaded import LoadedModel, Preprocessing, seeded_weights
-from senseapp.networks.sources.building import channel_statistics, check_side, is_reachable, unavailable
+from senseapp.networks.loaded import (
+    LoadedModel,
+    Preprocessing,
+    channel_statistics,
+    check_side,
+    is_reachable,
+    seeded_weights,
+    unavailable,
+)
 from senseapp.networks.sources.catalogue import IMAGENET_CLASSES, unknown_model
 from senseapp.networks.sources.torchvision_networks import build_torchvision
 from senseapp.records.spec import ModelSpec

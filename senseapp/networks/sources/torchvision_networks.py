@@ -12,8 +12,16 @@ from torch import nn
 from torchvision.models import WeightsEnum
 
 from senseapp.core.errors import InvalidSpec, first_line_of
-from senseapp.networks.loaded import LoadedModel, Preprocessing, seeded_weights
-from senseapp.networks.sources.building import IMAGE_CHANNELS, channel_statistics, check_side, is_reachable, unavailable
+from senseapp.networks.loaded import (
+    IMAGE_CHANNELS,
+    LoadedModel,
+    Preprocessing,
+    channel_statistics,
+    check_side,
+    is_reachable,
+    seeded_weights,
+    unavailable,
+)
 from senseapp.networks.sources.catalogue import unknown_model
 from senseapp.networks.sources.detectors import detector_notes, detector_preprocessing, opened_detector
 from senseapp.records.spec import ModelSpec

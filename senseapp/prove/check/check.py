@@ -28,9 +28,8 @@ from senseapp.networks.onnx.metadata import class_names_in
 from senseapp.prove.answers import changed_answers
 from senseapp.prove.check.alignment import PreparedReference, align_outputs, prepare_reference
 from senseapp.prove.check.causes import likely_causes
-from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
+from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, loss_on_processor, time_limit
 from senseapp.prove.check.sides import NotComparable, OpenSide, open_candidate, opened
-from senseapp.prove.check.simulated import loss_on_processor
 from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages

@@ -21,13 +21,11 @@ from senseapp.networks.onnx.metadata import CLASSES
 from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.base import Exporter, Runtime
 from senseapp.runtimes.call_times import processor
-from senseapp.runtimes.kit import kit_of
-from senseapp.runtimes.library import library_call
 from senseapp.runtimes.litert import LITERT
 from senseapp.runtimes.litert.file import BORDERS, layers_of, operators, parsed, texts, with_texts
 from senseapp.runtimes.litert.model import LiteRtFile
 from senseapp.runtimes.litert.quantizer import LiteRtQuantizer, recipes_of, with_stored_weights
-from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
+from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer, library_call
 
 _STATIC = "litert-quantizer, static_wi8_ai8, min-max"
 
@@ -48,6 +46,7 @@ class LiteRt(Runtime):
     """LiteRT on the processor of this computer, whose times are not those of a phone."""
 
     description = LITERT
+    kit_package = "ai-edge-litert"
     int8_note = (
         "Times are of LiteRT on this computer, not of a phone: measure there with LiteRT's benchmark_model. Weights "
         "have 8 bits and a scale for each channel, activations 8 bits; the input and the output are float32."
@@ -96,10 +95,6 @@ class LiteRt(Runtime):
             for each in operators(content)
             if each.kind not in BORDERS
         )
-
-    def kit(self, name: str) -> dict[str, str]:
-        """Return a script and a notebook that run a file of :meth:`described`."""
-        return kit_of(name, self.description.name, "ai-edge-litert")
 
     def recipes(self, content: bytes) -> dict[str, str]:
         """Return the recipe of LiteRT's quantizer."""

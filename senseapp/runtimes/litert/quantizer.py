@@ -19,7 +19,6 @@ from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.steps import StepTitle
 from senseapp.networks.network import Network
-from senseapp.runtimes.library import library_call
 from senseapp.runtimes.litert.file import BORDERS, MOVING, PRODUCTS, LiteRtGraph, followers, operators
 from senseapp.runtimes.litert.rounding import products, tensors_of, with_products
 from senseapp.runtimes.onnxruntime.int8 import ONLY_WEIGHTED, chosen_rounding
@@ -27,7 +26,7 @@ from senseapp.runtimes.onnxruntime.integer_weights import integers_of
 from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding
 from senseapp.runtimes.onnxruntime.rounding.ranges import Range, observed_ranges
 from senseapp.runtimes.onnxruntime.rounding.weights import RoundedProduct, rounded_products
-from senseapp.runtimes.quantizers import Fitting, Quantizer
+from senseapp.runtimes.quantizers import Fitting, Quantizer, library_call
 
 _ALL = qtyping.TFLOperationName.ALL_SUPPORTED
 _NO_QUANTIZE = "no_quantize"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -19,7 +20,15 @@ from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.products import products
-from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING, UNPACKED, WEIGHTED, QdqFiles, Rounding, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.qdq import (
+    ROUNDING,
+    SAME_RANGE,
+    UNPACKED,
+    WEIGHTED,
+    QdqFiles,
+    Rounding,
+    rounded_tensors,
+)
 from senseapp.runtimes.onnxruntime.rounding.ranges import Range, calibration_warnings, causes, ranges
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, RoundedProduct, rounded_products
 from senseapp.runtimes.quantizers import Fitting, Quantizer, RoundingCause
@@ -253,3 +262,50 @@ def layers_of_nodes(network: bytes, layers: Collection[str]) -> dict[str, str]:
                 found[node.name] = candidate
                 break
     return found
+
+
+_RECIPE_README = """\
+Nodes that stay in float, for quantizers of the float ONNX file of the same network. Names are those of that file.
+
+import json
+from onnxruntime.quantization import QuantType, quantize, quantize_static
+excluded = json.load(open("nodes_to_exclude.json"))
+
+onnxruntime:
+quantize_static("float.onnx", "int8.onnx", reader, per_channel=True, nodes_to_exclude=excluded)
+
+NNCF, on the ONNX file:
+import nncf
+nncf.quantize(model, dataset, ignored_scope=nncf.IgnoredScope(**json.load(open("nncf_ignored_scope.json"))))
+
+Qualcomm NPU (QNN), where these products compute with activations of 16 bits, as its integer units know no float:
+from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
+overrides = json.load(open("qnn_tensor_quant_overrides.json"))
+for tensor in overrides.values():
+    tensor[0]["quant_type"] = QuantType[tensor[0]["quant_type"]]
+quantize("float.onnx", "qnn.onnx", get_qnn_qdq_config("float.onnx", reader, init_overrides=overrides))
+"""
+
+
+def recipes_of(content: bytes) -> dict[str, str]:
+    """Return the nodes in float of a QDQ file in the words of onnxruntime's quantizer, NNCF and Qualcomm's NPU.
+
+    Texts are by name of file. Nodes without a name, and those that only move values, are left out.
+    """
+    graph, in_int8 = OnnxGraph(content), set(int8_nodes(content))
+    in_float = [
+        node
+        for node in graph.nodes
+        if node.name
+        and node.name not in in_int8
+        and node.op_type not in {*ROUNDING, *SAME_RANGE, "Constant"}
+        and not node.name.removesuffix(".cast").endswith(UNPACKED)  # it makes a stored weight float
+    ]
+    excluded = [node.name for node in in_float]
+    weighted = [node.output[0] for node in in_float if node.op_type in WEIGHTED]
+    found = {
+        "nodes_to_exclude.json": excluded,
+        "nncf_ignored_scope.json": {"names": excluded},
+        "qnn_tensor_quant_overrides.json": {name: [{"quant_type": "QUInt16"}] for name in weighted},
+    }
+    return {name: json.dumps(each, indent=1) for name, each in found.items()} | {"RECIPE.txt": _RECIPE_README}

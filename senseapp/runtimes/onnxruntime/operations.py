@@ -29,12 +29,9 @@ from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.base import Exporter, Runtime
 from senseapp.runtimes.call_times import Kernel, processor, saturates
-from senseapp.runtimes.kit import kit_of
-from senseapp.runtimes.library import library_call
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes, recipes_of
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
-from senseapp.runtimes.onnxruntime.recipes import recipes_of
 from senseapp.runtimes.onnxruntime.rounding.saturation import on_other_processors
 from senseapp.runtimes.onnxruntime.runtime import ForeignFile, RuntimeModel, kernels
 from senseapp.runtimes.onnxruntime.timing import (
@@ -47,7 +44,7 @@ from senseapp.runtimes.onnxruntime.timing import (
     shapes_of,
 )
 from senseapp.runtimes.open_file import OpenFile
-from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
+from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer, library_call
 
 
 class OnnxRuntime(Runtime):
@@ -57,6 +54,7 @@ class OnnxRuntime(Runtime):
     """
 
     description = ONNXRUNTIME
+    kit_package = ONNXRUNTIME.name
     may_saturate = True
     int8_note = (
         "Weights of convolutions and matrix products are chosen so that sums of two of their products with 8 bits fit "
@@ -113,10 +111,6 @@ class OnnxRuntime(Runtime):
         """Return the class names in the file's metadata."""
         found = {entry.key: entry.value for entry in onnx.load_from_string(content).metadata_props}
         return tuple(json.loads(found.get(CLASSES, "[]")))
-
-    def kit(self, name: str) -> dict[str, str]:
-        """Return a script and a notebook that run a file of :meth:`described`."""
-        return kit_of(name, self.description.name, self.description.name)
 
     def recipes(self, content: bytes) -> dict[str, str]:
         """Return the nodes in float of a QDQ file for onnxruntime's quantizer, NNCF and Qualcomm's NPU."""

@@ -42,6 +42,7 @@ class OpenVino(OnnxRuntime):
     """
 
     description = OPENVINO
+    kit_package = OPENVINO.name
     int8_note = (
         "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
         "so OpenVINO computes these alike on processors without VNNI. It does not round what a convolution adds to "

@@ -24,11 +24,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from senseapp.core.child_process import read_line, write_line
 from senseapp.core.codec import encode, from_plain
 from senseapp.core.errors import SenseError
 from senseapp.core.files import PRIVATE
-from senseapp.core.process import PROCESS_CACHE, at_work, give_back_freed_memory, pause
+from senseapp.core.process import PROCESS_CACHE, at_work, give_back_freed_memory, pause, read_line, write_line
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.measure.cluster.cluster import connected
 from senseapp.records.measurement import LayerMeasurement, RunResult

@@ -20,10 +20,9 @@ from typing import Any, ClassVar
 import psutil
 
 import senseapp.core.errors as known_errors
-from senseapp.core.child_process import ChildProcess, read_line, write_line
 from senseapp.core.codec import decode, to_plain
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
-from senseapp.core.process import QUIET_FILE, measuring_environment
+from senseapp.core.process import QUIET_FILE, ChildProcess, measuring_environment, read_line, write_line
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.server.process.requester import (
     ANYBODY,

@@ -144,10 +144,10 @@ DEVICE_TIMES: Registry[ReportFormat] = Registry(
         "senseapp.store.device_times.reports:ONNXRUNTIME",
         "senseapp.store.device_times.reports:TRTEXEC",
         "senseapp.store.device_times.reports:AI_HUB",
-        "senseapp.store.device_times.executorch:EXECUTORCH",
+        "senseapp.store.device_times.embedded:EXECUTORCH",
         "senseapp.store.device_times.reports:OPENVINO",
         "senseapp.store.device_times.reports:TFLITE",
-        "senseapp.store.device_times.vela:VELA",
+        "senseapp.store.device_times.embedded:VELA",
     ),
 )
 """All formats, in the order in which they are tried."""

@@ -49,7 +49,7 @@ def test_timm_reads_published_weights_from_a_file(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from senseapp.compat.timm_internals import weights_from
+    from senseapp.compat.vision_internals import weights_from
 
     model = timm.create_model("resnet10t", pretrained=False)
     expected = {name: torch.full_like(value, 0.5) for name, value in model.state_dict().items()}

@@ -132,7 +132,6 @@ NOT_ON_PAGES = (
     "cli",
     "formats",
     "store/device_times",
-    "runtimes/kit",
     "runtimes/litert/__init__",
     "runtimes/onnxruntime/operations",
     "app/server",

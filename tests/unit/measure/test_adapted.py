@@ -9,7 +9,7 @@ import torch
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest
 from senseapp.core.errors import InvalidSpec
-from senseapp.measure.adapted import AdaptedCompressor, compressor_for
+from senseapp.measure.measurer import AdaptedCompressor, compressor_for
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep, measure
 from senseapp.records.measurement import change_in

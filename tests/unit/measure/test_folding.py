@@ -12,7 +12,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from senseapp.measure.folding import foldable_norms, norms_folded
+from senseapp.measure.histograms import foldable_norms, norms_folded
 from senseapp.networks.trace import trace_calls
 from tests.cases import seldom
 

@@ -1,6 +1,7 @@
 """From a model spec to a network: weights, sizes, preprocessing, and what is refused."""
 
 import socket
+import urllib.request
 
 import pytest
 import safetensors.torch
@@ -9,7 +10,6 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnknownModel, UnsupportedModel
-from senseapp.networks.sources import building as published_weights
 from senseapp.networks.sources.catalogue import parse_model
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
@@ -31,7 +31,7 @@ def offline(monkeypatch, tmp_path):
         raise OSError("no network in this test")
 
     monkeypatch.setattr(socket, "create_connection", refuse)
-    monkeypatch.setattr(published_weights.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(urllib.request, "getproxies", dict)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
 
 

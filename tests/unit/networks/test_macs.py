@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.real.macs import compare_macs
-from scripts.architecture_survey import build_on_meta, count_macs
+from scripts.build_catalogue import build_on_meta, count_macs
 from senseapp.networks.profile import acting_zero_share, profile_model
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.profile import counting_notes, standardised_note

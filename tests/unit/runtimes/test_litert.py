@@ -172,7 +172,7 @@ def test_the_kit_runs_a_file_on_a_picture_without_senseapp(runtime, images, cont
     kit = runtime.kit("net.tflite")
     for file, text in kit.items():
         (tmp_path / file).write_text(text)
-    assert "install --quiet ai-edge-litert " in json.loads(kit["predict.ipynb"])["cells"][1]["source"]
+    assert "install -q ai-edge-litert " in json.loads(kit["predict.ipynb"])["cells"][1]["source"]
     command = [sys.executable, "-I", "predict.py", "net.tflite", "picture.png"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120).stdout
     pixels = torch.from_numpy((np.asarray(picture, dtype=np.float32) / 255 - 0.5) / 0.25).permute(2, 0, 1)

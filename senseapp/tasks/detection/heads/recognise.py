@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.core.groups import grouped
+from senseapp.core.registry import grouped
 from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.detection.heads import values
 from senseapp.tasks.detection.heads.layout import DISTANCES, STRIDES, YOLO, HeadLayout, num_cells

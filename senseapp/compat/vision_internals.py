@@ -1,11 +1,17 @@
-"""Undocumented names of timm: per-head attributes of its attention classes, and the argument to read a file."""
+"""Undocumented names of timm and torchvision.
+
+Of timm: per-head attributes of its attention classes, and the argument to read a file; of torchvision's image sets: the
+class of each image.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import nn
+from torchvision import datasets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +43,13 @@ def nothing_between(module: Any) -> bool:
 def weights_from(path: str) -> dict[str, Any]:
     """Return arguments of ``timm.create_model`` for published weights from this file."""
     return {"pretrained_cfg_overlay": {"file": path, "custom_load": False}}
+
+
+def labels_of(images: Any) -> list[int]:
+    """Return the class index of each image of an opened set, in order, without decoding any."""
+    if isinstance(images, datasets.Imagenette):
+        return [label for _, label in images._samples]
+    if isinstance(images, datasets.Flowers102 | datasets.OxfordIIITPet):
+        return list(images._labels)
+    found: list[int] = np.asarray(images.labels if isinstance(images, datasets.SVHN) else images.targets).tolist()
+    return found
