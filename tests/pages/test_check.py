@@ -180,7 +180,9 @@ def test_a_run_and_its_file_are_found_beside_a_namesake(
     asked: list[CheckSpec] = []
     monkeypatch.setattr(Checks, "start", lambda _checks, spec: asked.append(spec) or "none")
     runs = [finish(service, backend, RunSpec()) for _ in range(2)]
-    files = [a_candidate(), replace(a_candidate(), file=f"deployed-{'1' * 16}.onnx")]  # alike but for their names
+    first = a_candidate()
+    figures = replace(first.figures, file_bytes=first.figures.file_bytes + 1)  # which nobody sees
+    files = [first, replace(first, file=f"deployed-{'1' * 16}.onnx", figures=figures)]
     for run_id in runs:
         keep(backend, run_id, "0" * 16, *files)
     open_page(app, PAGE)

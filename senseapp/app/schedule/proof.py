@@ -115,8 +115,8 @@ def _proven_line(validation: ValidationResult, result: RunResult) -> Markdown:
     repaired = f", after {validation.repair_words[0]}" if validation.keeps_repair and expert() else ""
     interval = view.interval_text(change.ci_low, change.ci_high)
     loss = f"{view.change_inside} {view.change_text(change.delta)} ({interval})"
-    images = f"{change.num_samples} {'other images' if validation.held_out else 'images of the run itself'}"
-    return md(":material/check_circle: **Measured**: {} on {}{}.", loss, images, repaired)
+    images = f"{change.num_samples} {'other images' if validation.held_out else 'images of the run itself'}{repaired}"
+    return md(":material/check_circle: **Measured**: {} on {}.", loss, images)
 
 
 def _compressed_model(proof: Verification) -> None:
