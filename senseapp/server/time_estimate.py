@@ -77,13 +77,13 @@ def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COU
 
 
 Steps: TypeAlias = Mapping[StepTitle, tuple[float, float, float, float]]
-# Fitted to the steps of runs of digits, photographs and the detector on two quiet machines.
+# Fitted to the steps of runs of digits, photographs and the detector on three quiet machines.
 _READ: Steps = {StepTitle.READ: (0.25, 0.002, 3.0, 0.0)}
 _FILE: Steps = {
     StepTitle.INT8: (0.6, 0.005, 4.0, 0.0),
-    StepTitle.WEIGHTS: (0.5, 0.0, 27.0, 0.0),
-    StepTitle.OWN: (0.0, 0.005, 10.0, 0.0),
-    StepTitle.PARTS: (0.1, 0.003, 4.5, 4.5),
+    StepTitle.WEIGHTS: (0.5, 0.0, 17.0, 0.0),
+    StepTitle.OWN: (0.0, 0.003, 3.0, 0.0),
+    StepTitle.PARTS: (0.1, 0.003, 6.0, 4.5),
     StepTitle.TEST: (0.2, 0.015, 14.0, 14.0),
 }
 _WRITE: Steps = {StepTitle.PROOF: (0.4, 0.01, 0.0, 0.0)}
