@@ -324,7 +324,7 @@ class _Question:
         if self.goal == "targets":
             if not any(one.schedule is not None for one in self.files):
                 return "No schedule has been tested yet."
-            other = min(filter(pays, self.within), key=_size, default=None)
+            other = min(filter(pays, self.within), key=lambda one: (_size(one), one.file), default=None)
             but = f"; a file without a schedule was: {other.made_of}" if other is not None else ""
             return f"No tested schedule {self.limit}{but}."
         if not any(map(pays, self.files)):

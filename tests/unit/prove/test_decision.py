@@ -198,3 +198,8 @@ def test_a_faster_file_is_one_that_is_quicker_beyond_noise() -> None:
 def test_a_file_that_runs_comes_before_weights_on_other_images() -> None:
     runs, packed = on_images(SMALL, 60), replace(on_images(PACKED, 200), held_out=False)
     assert decision([runs, packed], "smaller", 0.05).choice.file == runs.file
+
+
+def test_of_files_of_one_size_the_same_is_named_in_any_order() -> None:
+    pair = [a_file(201, 0.36, form="mixed"), replace(a_file(201, 0.36), file=f"deployed-{'1' * 16}.onnx")]
+    assert decision(pair, "targets", 0.01).reason == decision(pair[::-1], "targets", 0.01).reason
