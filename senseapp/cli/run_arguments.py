@@ -42,9 +42,8 @@ from senseapp.records.spec import (
     patterns_in,
     with_reading,
 )
-from senseapp.server.machine import memory_limit
 from senseapp.server.model_cards import require_same_model
-from senseapp.server.process.requester import OPEN_BYTES
+from senseapp.server.process.requester import reading_limits
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import CLASSIFICATION, task_named
 from senseapp.tasks.labels import read_class_map
@@ -87,17 +86,16 @@ def parsed(
     error: type[InvalidInput] = InvalidFile,
     most_bytes: int = MOST_TEXT_BYTES,
 ) -> T:
-    """Return what ``parse`` makes of a text file, within the limit of foreign files on memory.
+    """Return what ``parse`` makes of a text file, within the limits of foreign files.
 
     Raises:
         InvalidInput: an ``error``: ``what``, a noun, cannot be read; and what ``parse`` raises.
-        OutOfMemory: it takes more memory than a file of its size may.
     """
     try:
         content = read_at_most(Path(path), most_bytes)
     except OSError as reason:
         raise error(f"{what} {path} cannot be read ({reason.strerror or reason}). Check the path.") from reason
-    with memory_limit(most_bytes=OPEN_BYTES + 20 * len(content)):  # JSON takes some 20 bytes for each of a text
+    with reading_limits(Path(path)):
         return parse(content)
 
 

@@ -31,6 +31,7 @@ from senseapp.server.process.requester import (
     Requester,
     WorkerRequest,
     encode_task,
+    stopped,
 )
 from senseapp.server.tasks import RunTask, TaskContext
 
@@ -211,10 +212,7 @@ def answer_in(process: JobProcess, request: WorkerRequest[AnswerT], *, requester
         elapsed, processor = time.monotonic() - begun, process.processor_seconds - spent
         if takes_too_long(elapsed=elapsed, processor=processor, limit=request.seconds):
             process.kill()
-            raise ReadingStopped(
-                f"{request.subject} kept the process that reads it busy for {request.seconds:.0f} s, so it was "
-                "stopped. Choose another file, or save this one again with the program that made it."
-            )
+            raise stopped(request.subject, request.seconds)
 
     try:
         process.send("warm")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 import pkgutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,9 +24,10 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 from weakref import WeakValueDictionary
 
 from senseapp.core.codec import from_plain, to_plain
-from senseapp.core.errors import Abandoned
+from senseapp.core.errors import Abandoned, ReadingStopped
 from senseapp.core.files import files_at
 from senseapp.records.spec import ModelSpec
+from senseapp.server.machine import memory_limit
 from senseapp.server.settings import LOCAL_OWNER
 from senseapp.server.tasks import RunTask
 
@@ -174,6 +176,41 @@ def network_request(
     """
     seconds, memory = model_limits(model, *files)
     return WorkerRequest(call=call, subject=subject or model.title, seconds=passes * seconds, memory_bytes=memory)
+
+
+@contextmanager
+def reading_limits(path: Path) -> Iterator[None]:
+    """Hold the limits of requests on time and memory while a command reads a text file in this process.
+
+    Raises:
+        ReadingStopped: it takes too long; known where the system has timers, in the main thread.
+        OutOfMemory: it takes more memory than a file of its size may.
+    """
+    # JSON takes some 20 bytes of memory for each of a text.
+    with memory_limit(most_bytes=OPEN_BYTES + 20 * num_bytes(str(path))):
+        if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+            yield
+            return
+        seconds = OPEN_SECONDS + num_bytes(str(path)) / BYTES_PER_SECOND
+
+        def stop(number: int, frame: object) -> None:
+            raise stopped(path.name, seconds)
+
+        before = signal.signal(signal.SIGPROF, stop)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, before)
+
+
+def stopped(subject: str, seconds: float) -> ReadingStopped:
+    """Return the error for a file that took longer than its limit."""
+    return ReadingStopped(
+        f"{subject} kept the process that reads it busy for {seconds:.0f} s, so it was stopped. "
+        "Choose another file, or save this one again with the program that made it."
+    )
 
 
 def model_limits(model: ModelSpec, *files: str) -> tuple[float, float]:

@@ -2,17 +2,19 @@
 
 import gc
 import math
+import re
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 
-from senseapp.cli.run_arguments import parsed
-from senseapp.core.errors import Abandoned, OutOfMemory
+from senseapp.core.errors import Abandoned, OutOfMemory, ReadingStopped
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.checks import CheckTask
 from senseapp.server.execution import Measurement
+from senseapp.server.process import requester
 from senseapp.server.process.processes import takes_too_long
 from senseapp.server.process.requester import (
     ANYBODY,
@@ -20,6 +22,7 @@ from senseapp.server.process.requester import (
     Requester,
     Slots,
     model_limits,
+    reading_limits,
 )
 
 
@@ -113,7 +116,16 @@ def test_turns_are_of_people_and_without_login_of_pages() -> None:
     assert Requester(person="page 1").turn_of("local") == "page 1"
 
 
+def test_a_text_that_takes_a_command_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requester, "OPEN_SECONDS", 0.05)
+    before = signal.getsignal(signal.SIGPROF)
+    with pytest.raises(ReadingStopped, match=r"slow\.csv kept the process that reads it busy"), \
+            reading_limits(tmp_path / "slow.csv"):  # fmt: skip
+        re.match("(a+)+b", "a" * 40)
+    assert signal.getsignal(signal.SIGPROF) == before
+    assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
+
+
 def test_a_text_that_takes_a_command_too_much_memory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "large.csv").write_text("a,b\n")
-    with pytest.raises(OutOfMemory, match=r"more than the 0\.3 GB"):
-        parsed(tmp_path / "large.csv", lambda _: bytearray(10**9), what="The table")
+    with pytest.raises(OutOfMemory, match=r"more than the 0\.3 GB"), reading_limits(tmp_path / "large.csv"):
+        bytearray(10**9)
