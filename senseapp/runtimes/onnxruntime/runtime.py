@@ -19,7 +19,7 @@ from senseapp.core.process import quiet
 from senseapp.core.texts import printable_text
 from senseapp.networks.network import OUTPUTS
 from senseapp.networks.onnx.operators.in_runtime import open_session, run_in_time
-from senseapp.networks.onnx.read import parsed_model
+from senseapp.networks.onnx.read import check_loops, parsed_model
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
 from senseapp.runtimes.open_file import Array, FileFacts, OpenFile, Shape, longest_call
 
@@ -89,7 +89,7 @@ class ForeignFile(RuntimeModel):
     def __init__(
         self, content: bytes, *, threads: int | None = None, fused: bool = True, optimised: bool = True
     ) -> None:
-        parsed_model(content)  # refuses what lies about its sizes before the runtime allocates them
+        check_loops(parsed_model(content))  # refuses what lies about its sizes before the runtime allocates them
         super().__init__(content, threads=threads, fused=fused, optimised=optimised)
         name, axes = printable_text(self.facts.input_name), len(self.facts.input_shape)
         if axes != 4:

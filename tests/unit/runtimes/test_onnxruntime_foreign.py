@@ -86,20 +86,27 @@ def looping(trips: str, condition: str, *, still: str = "going", inner: Sequence
 ALWAYS = helper.make_node("Constant", [], ["true"], value=numpy_helper.from_array(np.asarray(True)))
 
 
+NESTED = helper.make_node("Loop", ["million", "yes", "value"], ["w"], body=helper.make_graph(
+    [helper.make_node("Identity", ["c"], ["d"]), *(helper.make_node("Sin", ["v"], [f"v{at}"]) for at in range(20))],
+    "inner", *([onnx.ValueInfoProto(name=name) for name in names] for names in ("icv", ("d", "v0"))),
+))  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("content", "runs"),
     [
-        looping("", "yes"),
-        looping("", "", still="true", inner=[ALWAYS]),
-        looping("huge", "yes", still="yes"),
+        (looping("", "yes"), "never ends"),
+        (looping("", ""), "never ends"),
+        (looping("", "yes", still="true", inner=[ALWAYS]), "never ends"),
+        (looping("huge", "yes"), r"runs 2\.0e\+15 nodes"),
+        (looping("huge", "yes", still="yes"), r"runs 2\.0e\+15 nodes"),
+        (looping("", "bright", inner=[NESTED]), r"runs 2\.1e\+07 nodes"),
     ],
 )
-def test_a_loop_of_too_many_passes_is_stopped(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_of_too_many_passes_is_refused_before_anything_runs(content: bytes, runs: str) -> None:
     assert len(content) < 1500
-    monkeypatch.setattr(open_file, "_SMALL_SECONDS", 0.3)
-    opened = ForeignFile(content)
-    with pytest.raises(InvalidSpec, match="for one call, so it was stopped"):
-        opened.run(torch.ones(1, 3, 8, 8))
+    with pytest.raises(InvalidCheckpoint, match=f"“endless” .Loop. {runs}"):
+        ForeignFile(content)
 
 
 @pytest.mark.parametrize("content", [looping("few", "yes"), looping("huge", "no"), looping("huge", "bright")])
