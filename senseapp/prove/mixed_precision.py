@@ -204,7 +204,7 @@ def damages_alone(files: QuantizedFiles, steps: OptionalSteps) -> dict[str, floa
 
     Damages of single nodes add up to about that of all; beside others in int8, small ones cannot be told apart on few
     images. The most harmful group of neighbours is halved until none of several nodes does more than a small share of
-    all damage, so a network of hundreds of nodes takes about a hundred files.
+    all damage, so a network of hundreds of nodes takes some tens of files.
     """
     exact, every = files.damage_alone(()), tuple(files.nodes)
     found = {every: files.damage_alone(every) - exact}
