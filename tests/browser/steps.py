@@ -188,7 +188,8 @@ def verify(page: Page, *, expert: bool = False) -> None:
     """Let the schedule be measured, and see it beside the prediction, for an expert with every form of the model."""
     page.get_by_role("button", name="Check the whole schedule").click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-    expect(page.get_by_text(re.compile(r"on \d+ (other )?images"))).to_be_visible(timeout=RUN_MILLISECONDS)
+    line = re.compile(r"on \d+ (other images|images of the run itself)")
+    expect(page.get_by_text(line)).to_be_visible(timeout=RUN_MILLISECONDS)
     open_part(page, "Proof")
     expect(page.get_by_role("button", name="Compressed model: weights (")).to_be_visible()
     for label in ("Before", "Compressed", "Uniform") if expert else ():
