@@ -184,7 +184,7 @@ _KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine
 class LoadWatch:
     """How busy this machine is: the quieter of the last two looks, as a page that is drawn is busy for a moment.
 
-    Before the second look it counts as quiet.
+    The quietest of the first looks counts as one. Before the second it counts as quiet.
     """
 
     def __init__(self) -> None:
@@ -200,12 +200,14 @@ class LoadWatch:
         try:
             yield
         finally:
-            self._look()
-            for _ in range(_FIRST_LOOKS - 1):
-                time.sleep(_APART_SECONDS)
+            quietest = math.inf
+            for place in range(_FIRST_LOOKS):
+                time.sleep(_APART_SECONDS if place else 0)
                 self._look()
-                if min(self._found) <= _BUSY:
+                quietest = min(quietest, self._found[-1])
+                if place and quietest <= _BUSY:
                     break
+            self._found.extend([quietest, quietest])
             self.known = True
 
     def slowdown(self) -> float:
