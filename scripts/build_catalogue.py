@@ -3,19 +3,16 @@
 Every architecture of the installed timm and torchvision is built on torch's ``meta`` device, which takes no memory
 but about a second each.
 
-Usage: ``python -m scripts.build_catalogue [--processes N] [--timeout SECONDS]``
+Usage: ``python -m scripts.build_catalogue``, on all processors.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import astuple
-from functools import partial
 from multiprocessing import get_context
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
@@ -35,6 +32,8 @@ from senseapp.networks.sources.torchvision_networks import FAMILIES, prepared_fo
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import CLASSIFICATION
 
+_MOST_SECONDS = 120  # of one architecture
+
 
 def all_architectures() -> list[tuple[str, str]]:
     """Return (library, name) of every architecture of the installed libraries, in the order of the index."""
@@ -42,11 +41,11 @@ def all_architectures() -> list[tuple[str, str]]:
     return in_timm + [("torchvision", name) for task in FAMILIES for name in torchvision_names(task)]
 
 
-def _survey_in_time(architecture: tuple[str, str], timeout_seconds: int) -> tuple[CatalogueEntry, Fingerprint] | str:
+def _survey_in_time(architecture: tuple[str, str]) -> tuple[CatalogueEntry, Fingerprint] | str:
     """Survey one architecture; return the reason as text if it cannot be built or takes too long."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _too_late)
-    signal.alarm(timeout_seconds)
+    signal.alarm(_MOST_SECONDS)
     try:
         return survey_architecture(*architecture)
     except Exception as error:
@@ -59,11 +58,10 @@ def _too_late(*_: object) -> None:
     raise TimeoutError("no result in time")
 
 
-def _survey_all(processes: int, timeout_seconds: int) -> list[tuple[CatalogueEntry, Fingerprint]]:
-    survey = partial(_survey_in_time, timeout_seconds=timeout_seconds)
+def _survey_all() -> list[tuple[CatalogueEntry, Fingerprint]]:
     architectures, found = all_architectures(), []
-    with get_context("spawn").Pool(processes) as pool:
-        for count, outcome in enumerate(pool.imap(survey, architectures), start=1):
+    with get_context("spawn").Pool() as pool:
+        for count, outcome in enumerate(pool.imap(_survey_in_time, architectures), start=1):
             if isinstance(outcome, str):
                 print(f"left out: {outcome}", file=sys.stderr)
                 continue
@@ -149,33 +147,21 @@ def count_macs(module: nn.Module, input_shape: tuple[int, int, int]) -> int | No
     Source: ``torch.utils.flop_counter``, which counts a multiply-accumulate as two operations.
     """
     module.requires_grad_(False)  # the counter hooks what has gradients, and trips over tokens that are parameters
+    torch.backends.mha.set_fastpath_enabled(False)  # the fused kernel of nn.MultiheadAttention has no shape rule
     counter = FlopCounterMode(display=False)
     try:
-        with torch.no_grad(), plain_attention(), counter:
+        with torch.no_grad(), counter:
             module(torch.empty((1, *input_shape), device="meta"))
     except (RuntimeError, NotImplementedError, ValueError, TypeError, AssertionError):
         return None
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
     return counter.get_total_flops() // 2
 
 
-@contextlib.contextmanager
-def plain_attention() -> Iterator[None]:
-    """Turn off the fused kernel of ``nn.MultiheadAttention``, which has no shape rule."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
 def main() -> None:
-    """Build the index from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--timeout", type=int, default=120, help="seconds for one architecture")
-    arguments = parser.parse_args()
-    surveys = _survey_all(arguments.processes, arguments.timeout)
+    """Survey all architectures and write both files."""
+    surveys = _survey_all()
     versions = {"timm": timm.__version__, "torchvision": torchvision.__version__.split("+")[0]}
     lines = ",\n".join(json.dumps(_catalogue_row(entry), separators=(",", ":")) for entry, _ in surveys)
     text = f'{{"versions": {json.dumps(versions)},\n"architectures": [\n{lines}\n]}}\n'

@@ -33,35 +33,26 @@ def install_browser() -> None:
     print("No Chrome or Chromium found: installing Debian's chromium package", flush=True)
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
-        done = subprocess.run(
-            ["apt-get", "--quiet", *command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        apt = ["apt-get", "--quiet", *command]
+        done = subprocess.run(apt, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
             return
 
 
-def main() -> int:
-    """Find or install a browser; return the exit status."""
+def main() -> None:
+    """Find or install a browser."""
     browser = find_browser()
     if browser is None and os.geteuid() == 0 and shutil.which("apt-get"):
         install_browser()
         browser = find_browser()
     if browser is None:
-        print(
+        sys.exit(
             "The browser tests need Chrome or Chromium, and none was found: install google-chrome or chromium "
-            "and run the tests again.",
-            file=sys.stderr,
+            "and run the tests again."
         )
-        return 1
     print(f"Browser tests use {browser}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

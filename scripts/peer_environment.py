@@ -14,8 +14,6 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -44,21 +42,14 @@ def ensure(name: str) -> Path:
     mark = place / ".installed"
     wanted = f"{sysconfig.get_path('purelib')}\n{pins.read_text()}"
     _PEERS.mkdir(parents=True, exist_ok=True)
-    with _locked(_PEERS / f"{name}.lock"):
+    with (_PEERS / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed
         if not (mark.is_file() and mark.read_text() == wanted):
-            _make(place, python, pins)
+            shutil.rmtree(place, ignore_errors=True)
+            make_environment(place)
+            install(python, "--requirement", str(pins))
             mark.write_text(wanted)
     return python
-
-
-def _make(place: Path, python: Path, pins: Path) -> None:
-    shutil.rmtree(place, ignore_errors=True)
-    make_environment(place)
-    try:
-        install(python, "--requirement", str(pins))
-    except PeerFailed:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
 
 
 def make_environment(place: Path) -> None:
@@ -79,13 +70,6 @@ def install(python: Path, *what: str) -> None:
     done = subprocess.run([*pip, "--no-deps", *what], capture_output=True, text=True, check=False)
     if done.returncode:
         raise PeerFailed(f"pip could not install {' '.join(what)}:\n{done.stdout}\n{done.stderr}")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
-        yield
 
 
 if __name__ == "__main__":

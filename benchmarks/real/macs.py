@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.results import Row
-from scripts.build_catalogue import plain_attention
 from senseapp.networks.profile import compressible_weights, profile_model
 from senseapp.networks.sources.catalogue import CatalogueEntry, load_catalogue
 from senseapp.networks.sources.libraries import build_on_meta
@@ -59,10 +58,10 @@ def compare_macs(title: str, module: nn.Module, input_shape: tuple[int, int, int
     image = torch.empty((1, *input_shape), device="meta")
     module.requires_grad_(False)  # the counter hooks what has gradients, and trips over tokens that are parameters
     counter = FlopCounterMode(display=False)
-    with plain_attention():
-        profile = profile_model(module, image)
-        with torch.no_grad(), counter:
-            module(image)
+    torch.backends.mha.set_fastpath_enabled(False)  # the fused kernel of nn.MultiheadAttention has no shape rule
+    profile = profile_model(module, image)
+    with torch.no_grad(), counter:
+        module(image)
     counts = _by_module(counter, type(module).__name__)
     return MacComparison(
         title=title,
