@@ -33,14 +33,13 @@ from senseapp.tasks import TASKS
 EPILOG = """\
 DIR receives result.json (everything), sensitivity.csv (one row per layer, level and metric) and targets.json
 (percent per layer for a mean of 50 %; for quantization bits per layer for an average of 4).
-Each measurement is kept as it comes: the same command into the same DIR goes on with an unfinished run.
-Several models (--model repeated, or --model @FILE) each get a folder in DIR, and leaderboard.csv compares them.
-With SENSEAPP_RAY_ADDRESS set (auto, or host:port) a Ray cluster measures, else this machine; docs/scale.md has the
-steps.
+Each measurement is stored at once: the same command with the same DIR continues an unfinished run.
+With several models (--model repeated, or --model @FILE), each gets a folder in DIR, and leaderboard.csv compares them.
+If SENSEAPP_RAY_ADDRESS is set (auto, or host:port), a Ray cluster measures; docs/scale.md has the steps.
 --data torchvision/NAME downloads a published set once. NAME is one of
   cifar10 cifar100 mnist fashion_mnist kmnist svhn imagenette eurosat flowers102 oxford_pets
 
---goal chooses compression, levels and metric; each can be given as well, and then stays as it is given.
+--goal sets compression, levels and metric; --compression, --levels and --metric replace what it sets.
 
 examples:
   python -m senseapp analyze --model demo --data demo --goal faster --out runs/faster
@@ -66,28 +65,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(images)
     add_compression_arguments(parser.add_argument_group("compression"))
     measurement = parser.add_argument_group("measurement")
-    measurement.add_argument("--metric", help=f"ranks layers: one of {', '.join(METRICS)}")
-    measurement.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
+    measurement.add_argument("--metric", help=f"by which layers are ranked: {', '.join(METRICS)}")
+    measurement.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', with commas")
     measurement.add_argument(
         "--mode",
         default="exact",
         choices=MODES,
-        help="exact measures, quick only estimates; settled starts with few images, and goes on only with layers that "
-        "cannot yet be told apart; plan only tells how the run would be shared out among workers, and how long it "
-        "takes (default: exact)",
+        help="exact: measure each layer; quick: only estimate; settled: start with few images, and add images only for "
+        "layers whose order is not yet clear; plan: only predict how a cluster would share the run, and its duration "
+        "(default: exact)",
     )
     measurement.add_argument(
         "--adapt",
         action="store_true",
-        help="give each layer weights that make up, in closed form, for what compression takes from it, and measure "
-        "those: for schedules that are applied or deployed with --adapt",
+        help="measure each layer with adapted weights: fitted so that its outputs come close to the original's; for "
+        "schedules that are applied or deployed with --adapt",
     )
     measurement.add_argument("--precision", default="fp32", help="fp32, bf16 or auto (default: fp32)")
     measurement.add_argument(
         "--device", default="auto", metavar="D", help="cpu, cuda, cuda:1 or mps (default: a graphics card if any)"
     )
-    measurement.add_argument("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
-    measurement.add_argument("--batch-size", type=int, metavar="B", help="most images at once (default: by a trial)")
+    measurement.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all random numbers (default: 0)")
+    measurement.add_argument(
+        "--batch-size", type=int, metavar="B", help="most images in one pass (default: by a trial)"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
 
 
@@ -97,7 +98,7 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
     alone = ", ".join(source.name + "/NAME" * source.needs_name for source in runnable if not source.reads)
     named = f"{alone}, or {' or '.join(source.name for source in runnable if source.reads)} with --checkpoint"
     if several:
-        many = "may be repeated; @FILE has a line MODEL or MODEL,CHECKPOINT for each of many"
+        many = "may be repeated; @FILE names a file with one MODEL or MODEL,CHECKPOINT per line"
         group.add_argument("--model", action="append", help=f"{named}; {many}")
     else:
         group.add_argument("--model", help=named)
@@ -105,48 +106,51 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
         "--checkpoint",
         metavar="FILE",
         help="weights, a folder or zip of config.json and weights (timm's local-dir), an ONNX file, or the word "
-        f"{PUBLISHED} for the library's published weights, which are downloaded; without it weights are random",
+        f"{PUBLISHED}, which downloads the published weights of the library (default: random weights)",
     )
     group.add_argument(
         "--runtime",
         choices=("onnxruntime",),
-        help="let it compute nodes of an ONNX file that are not read: without quick estimates and pruning",
+        help="let onnxruntime compute nodes of an ONNX file that senseapp does not support; estimates and pruning are "
+        "then not available",
     )
     group.add_argument(
         "--network",
         default="",
         metavar="NAME",
-        help="which of several networks in the checkpoint: what stands before the names of its weights, or a part of "
-        f"it, such as {AVERAGED}",
+        help="which of several networks in the checkpoint: the prefix of the names of its weights, or a part of the "
+        f"prefix, such as {AVERAGED}",
     )
     group.add_argument(
         "--onnx-output",
         action="append",
         metavar="NAME",
-        help="value of the ONNX file to measure; may be repeated (default: what fits the task)",
+        help="output tensor of the ONNX file to measure; may be repeated (default: what fits the task)",
     )
-    group.add_argument("--num-classes", type=int, metavar="N", help="width of the output")
+    group.add_argument("--num-classes", type=int, metavar="N", help="number of classes")
     group.add_argument("--in-chans", type=int, metavar="C", help="channels of the input")
     group.add_argument("--img-size", type=int, metavar="S", help="height and width of the input")
     group.add_argument(
         "--task",
         choices=list(TASKS),
         default="",
-        help="what the output means (default: what the architecture is made for): "
+        help="what the output means (default: by the architecture): "
         + "; ".join(f"{name}, {task.label.partition(': ')[2]}" for name, task in TASKS.items()),
     )
 
 
 def add_onnx_arguments(group: argparse._ArgumentGroup) -> None:
     """Add what of an ONNX file is compared with another file."""
-    group.add_argument("--task", choices=list(TASKS), default="", help="what the output means (default: one class)")
+    group.add_argument(
+        "--task", choices=list(TASKS), default="", help="what the output means (default: classification)"
+    )
     group.add_argument(
         "--onnx-output",
         action="append",
         metavar="NAME",
-        help="value to compare; may be repeated (default: by the task)",
+        help="output tensor to compare; may be repeated (default: by the task)",
     )
-    group.add_argument("--img-size", type=int, metavar="S", help="height and width, where the file leaves them free")
+    group.add_argument("--img-size", type=int, metavar="S", help="height and width, if they are dynamic in the file")
 
 
 def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True) -> None:
@@ -155,28 +159,31 @@ def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True)
         "--data", required=required, help="demo, photographs, shapes, random, torchvision/NAME, or a folder or archive"
     )
     group.add_argument(
-        "--labels", default="", metavar="TABLE", help="table file,label in it, or none (default: class folders, if any)"
+        "--labels",
+        default="",
+        metavar="TABLE",
+        help="a table in DATA and its column of labels, as labels.csv,label; or the word none (default: class folders)",
     )
     group.add_argument(
         "--class-map",
         default="",
         metavar="FILE",
         help="which class of the model each folder, label or annotated class means: a table label,class, a list of "
-        "names in the model's order, or JSON (default: by number, name or order, and the images choose where several "
-        "orders fit)",
+        "names in the order of the model's outputs, or JSON (default: by name, number or order; if several fit, the "
+        "images decide)",
     )
     group.add_argument("--samples", type=int, metavar="N", help="images to measure on (default: all)")
     group.add_argument("--mean", default="", metavar="M,..", help="per channel (default: the model's own)")
     group.add_argument("--std", default="", metavar="S,..", help="per channel (default: the model's own)")
     group.add_argument("--crop-pct", type=float, metavar="P", help="share kept by the centre crop, above 0 up to 1")
-    group.add_argument("--reading", type=Path, metavar="FILE", help="how all is read, as the command read writes it")
+    group.add_argument("--reading", type=Path, metavar="FILE", help="the reading that the command read wrote")
     group.add_argument(
         "--preprocessing",
         default="",
         metavar="WORD,..",
-        help="of what is not given, auto has the images choose and own is the architecture's (default: auto with "
-        "--checkpoint); rgb, or bgr as OpenCV reads pictures; upright turns pictures as their camera's rotation mark "
-        "(EXIF) says (default: as stored, as networks are trained)",
+        help="auto: choose the preprocessing by results on the images (default with --checkpoint); own: use that of "
+        "the architecture or the file, without a comparison; rgb or bgr: order of channels (bgr: as OpenCV reads "
+        "pictures); upright: turn pictures by their EXIF rotation (default: as stored)",
     )
 
 

@@ -27,13 +27,13 @@ from senseapp.server.delivery_tasks import promised_after
 from senseapp.server.run_tasks import Verification
 
 EPILOG = """\
-CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict, no smaller for zeros or fewer bits.
-A small file of the same weights lies beside it: .sparse.safetensors.gz with zeros compressed, or .int.safetensors.gz
-with quantized weights as integers and their scales. Where channels are removed, the network itself is written as .pt2
-and .onnx. Of an uploaded ONNX file that file is always written, edited, as .onnx; CHECKPOINT may end in .onnx then. One
-JSON line says the metric before, after, and of a uniform schedule of equal cost, on images that the run has not
-measured on where there are enough; "read_with" has the lines of Python that read the small file, "delivered" and
-"reason" say whether repaired weights were written, "steps" what each step loses on images that it was not fitted to.
+CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict, as large as that of the original. A
+smaller file of the same weights is written beside it: .sparse.safetensors.gz with zeros compressed, or
+.int.safetensors.gz with quantized weights as integers and their scales. If channels are removed, the network itself is
+written as .pt2 and .onnx. If the network is an ONNX file, the edited ONNX file is written, too; CHECKPOINT may then end
+in .onnx. One JSON line has the metric before and after, and that of a uniform schedule of equal cost: on held-out
+images, if there are enough. "read_with" has the lines of Python that read the smaller file; "delivered" and "reason"
+say whether repaired or adapted weights were written; "steps" has the loss of each on images that it was not fitted to.
 
 examples:
   python -m senseapp apply --run runs/demo --schedule targets.json --out compressed.safetensors
@@ -44,10 +44,13 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``apply``."""
-    add_run_arguments(parser, partner_help="the second run of a schedule of zeros and bits")
+    add_run_arguments(parser, partner_help="the two runs that the schedule combines")
     parser.add_argument("--schedule", type=Path, required=True, metavar="FILE", help="JSON, YAML or CSV of schedule")
     parser.add_argument(
-        "--repair", action="store_true", help="win accuracy back without training, where measured to do so"
+        "--repair",
+        action="store_true",
+        help="correct biases and normalization layers so that activations have the original's statistics; kept only if "
+        "this reduces the loss",
     )
     add_adapting(parser)
     add_promise(parser, written="the weights")

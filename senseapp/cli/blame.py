@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from senseapp.records.layer_findings import QuantizedNodesReport
 
 EPILOG = """\
-INT8 has QuantizeLinear and DequantizeLinear around its nodes, as most quantizers write them. Each node is put back in
-float alone, and the file is run on the images in onnxruntime.
+INT8 has QuantizeLinear and DequantizeLinear around its nodes, as most quantizers write them. The file is run on the
+images in onnxruntime once for each node, with this node back in float.
 
 examples:
   python -m senseapp blame network.onnx network-int8.onnx --data photos.zip
@@ -32,7 +32,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``blame``."""
-    parser.add_argument("checkpoint", metavar="FLOAT", help="ONNX file that the other was made of")
+    parser.add_argument("checkpoint", metavar="FLOAT", help="float ONNX file from which INT8 was made")
     parser.add_argument("candidate", type=Path, metavar="INT8", help="quantized ONNX file")
     add_onnx_arguments(parser.add_argument_group("network"))
     add_data_arguments(parser.add_argument_group("images"))

@@ -28,15 +28,14 @@ from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import TASKS
 
 EPILOG = """\
-REFERENCE and CANDIDATE are ONNX files of any program, checkpoints, folders of one with its config.json, or folders of
-runs: of a run the reference is its uncompressed network, and the candidate its recommended file. --model names the
-architecture of checkpoints (default: it is recognised). Both answer the same images, prepared as the reference needs
-them; with labels the loss is that of right answers, else answers that change. The candidate holds if the loss is at
-most --max-drop with 95 % certainty on new images, and its time at most --max-time times that of the reference. Where
-images are too few to show that, the check fails, and says how many are needed. Images should be others than those that
-the candidate was made with.
+REFERENCE and CANDIDATE are ONNX files of any program, checkpoints, folders with a checkpoint and its config.json, or
+folders of runs. A run as REFERENCE is its uncompressed network, as CANDIDATE its recommended file. Both files get the
+same images, with the preprocessing of the reference. The loss is that of accuracy or, without labels, the share of
+changed answers. The candidate passes if its loss on new images is at most --max-drop with 95 % certainty, and its time
+at most --max-time times that of the reference. If the images are too few to show this, the check fails and says how
+many are needed. Use images that the candidate was not made with.
 
-exit status: 0 holds, 1 fails or is not shown to hold, 2 a file or the images cannot be read
+exit status: 0 the candidate passes, 1 it fails or is not shown to pass, 2 a file or the images cannot be read
 
 examples:
   python -m senseapp check float.onnx int8.onnx --data photos.zip --max-drop 1
@@ -66,23 +65,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_onnx_arguments(network)
     add_data_arguments(parser.add_argument_group("images"))
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--metric", help="the loss is judged by it (default: right answers, or answers that change)")
+    limits.add_argument("--metric", help="metric of the loss (default: accuracy, or changed answers)")
     limits.add_argument(
         "--max-drop",
         type=float,
         metavar="X",
-        help="largest loss: points where shares of answers count, so 1 is one in a hundred (default: what the metric "
-        "calls tolerable)",
+        help="largest loss: in points for accuracy and other shares, so 1 is one of a hundred (default: what is "
+        "tolerable in the metric)",
     )
     limits.add_argument("--max-time", type=float, metavar="X", help="largest time, as a multiple of the reference's")
     add_timing(limits)
-    limits.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw of --samples")
+    limits.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the choice of --samples")
     limits.add_argument(
         "--device",
         default="",
         metavar="D[=SECONDS]",
-        help="also check the answers on a simulated device: qnn, Qualcomm's HTP (ONNX files in int8; slow: seconds an "
-        "image), on as many images as fit into so many seconds (default: 600)",
+        help="also check the answers on a simulated device, on as many images as fit into SECONDS (default: 600): qnn, "
+        "Qualcomm's NPU (HTP), for int8 ONNX files; an image takes seconds",
     )
     parser.set_defaults(network="", runtime=None, num_classes=None, in_chans=None)  # a file is run as it is
     files = parser.add_argument_group("what is written")
@@ -92,12 +91,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="what ends in .html is one page with all figures and pictures, in .xml JUnit XML for build servers, in "
-        ".md a summary for a merge request, in .onnx the file as compiled for --device; may be repeated",
+        help="by its suffix: .html, one page with all figures and pictures; .xml, JUnit XML for build servers; .md, a "
+        "summary for a merge request; .onnx, the file as compiled for --device; may be repeated",
     )
-    files.add_argument(
-        "--format", choices=("text", "json"), default="text", help="of what is printed: sentences, or one JSON line"
-    )
+    files.add_argument("--format", choices=("text", "json"), default="text", help="print sentences, or one JSON line")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,8 +15,8 @@ from senseapp.store.run_folder import RunFolder
 
 _SHOWN = 10  # layers of each list
 EPILOG = """\
-Layers are matched by name; the layers that are left over are listed with the reason. --levels takes percent or bits:
-one for all runs, or one for each.
+Layers are matched by name; unmatched layers are listed with the reason. --levels takes percent or bits: one for all
+runs, or one for each.
 
 examples:
   python -m senseapp compare runs/resnet18 runs/resnet34 --levels 50
@@ -28,7 +28,9 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``compare``."""
     parser.add_argument("runs", type=run_folder, nargs="+", metavar="RUN", help="folders of analyze or import")
-    parser.add_argument("--metric", choices=METRICS, metavar="M", help="default: the ranking one")
+    parser.add_argument(
+        "--metric", choices=METRICS, metavar="M", help="metric of the ranks (default: that by which layers are ranked)"
+    )
     parser.add_argument("--levels", metavar="X[,Y]", help="percent or bits; default: nearest to 50 %% or 4 bits")
 
 

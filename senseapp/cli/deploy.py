@@ -46,14 +46,15 @@ if TYPE_CHECKING:
     from senseapp.prove.evaluator import ScheduleEvaluator
 
 EPILOG = """\
-With --schedule the file is made from weights that are proven first, with repair where that measures better; without it
-the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in float, as long as
-the file takes at most --max-time times as long as all of it in int8; layers of more than 8 bits in the schedule do so
-too. Whether int8 pays on this machine is said first. One JSON line has metrics with intervals on held-out images,
-milliseconds and bytes of the file, of the original in float, of all-int8 and of "default", the runtime's own quantizer;
-"operators" says where the time went, "elsewhere" has the times in other runtimes. FILE.README.txt says how to load it,
-prepare a picture and run it; --format kit adds a program and a notebook. The file and its figures stay in the run's
-folder, where pages and reports show them. Notes warn of calibration images that are few, or unlike the held-out ones.
+Without --schedule, the file is made from the uncompressed network. With it, the compressed weights are measured first,
+also repaired (see apply), and the better ones are used. Nodes that int8 harms most stay in float, as long as the file
+takes at most --max-time times as long as the all-int8 file. Layers with more than 8 bits in the schedule also stay in
+float. First, a prediction says whether int8 is faster on this machine. One JSON line has metrics with intervals on
+held-out images, milliseconds and bytes of the file, of the float original, of the all-int8 file, and of a file by the
+runtime's own quantizer ("default"). "operators" has the time of each kind of operator, "elsewhere" the times in other
+runtimes. FILE.README.txt says how to load the file, prepare a picture and run it; --format kit adds a program and a
+notebook. The file and its figures are stored in the folder of the run; pages and reports show them. Notes warn if
+calibration images are few, or differ from the held-out ones.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
@@ -68,38 +69,40 @@ _NO_KIT = "There is no program of --format kit: the file does not say how a pict
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``deploy``."""
-    add_run_arguments(parser, partner_help="the second run of a schedule of zeros and bits")
-    parser.add_argument("--schedule", type=Path, metavar="FILE", help="JSON, YAML or CSV of schedule")
+    add_run_arguments(parser, partner_help="the two runs that the schedule combines")
+    parser.add_argument("--schedule", type=Path, metavar="FILE", help="JSON, YAML or CSV that schedule wrote")
     parser.add_argument(
         "--mode",
         default="mixed",
         metavar="M",
-        help="what stays in float: mixed, what int8 harms most within --max-time (default); float, everything; int8, "
-        "nothing; quickest=X, as little as it takes for at most X of 100 answers to change",
+        help="nodes in float: mixed, those that int8 harms most, within --max-time (default); float, all; int8, none; "
+        "quickest=X, as few as needed so that at most X %% of the answers change",
     )
-    parser.add_argument("--max-time", type=float, default=1.3, metavar="X", help="at most X times as long as all-int8")
+    parser.add_argument(
+        "--max-time", type=float, default=1.3, metavar="X", help="largest time: X × all-int8 (default: 1.3)"
+    )
     add_timing(parser)
     parser.add_argument(
-        "--bits", type=int, default=8, choices=(7, 8), help="of weights: 7 for runtimes that saturate on more"
+        "--bits", type=int, default=8, choices=(7, 8), help="bits of weights: 7 for runtimes that saturate with 8"
     )
     add_adapting(parser)
     parser.add_argument(
         "--max-drop",
         type=float,
         metavar="X",
-        help="tolerable loss, in points where shares of answers count; where the schedule's weights lose more, adapted "
-        "ones are tried too",
+        help="tolerable loss, in points for accuracy and other shares; if the schedule's weights lose more, adapted "
+        "weights are tried too",
     )
     add_promise(parser, written="the file")
     parser.add_argument(
         "--format",
         choices=("file", "kit", "recipe"),
         default="file",
-        help="kit: with predict.py and a notebook that run it; recipe: with the nodes that stay in "
-        "float, as settings of other converters",
+        help="kit: also predict.py and a notebook that run the file; recipe: also the nodes that stay in float, as "
+        "settings of other quantizers",
     )
     add_runtime(parser)
-    ending = "file to write, ends in .onnx, or .tflite for litert"
+    ending = "file to write; ends in .onnx, or in .tflite for litert"
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=ending)
 
 

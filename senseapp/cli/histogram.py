@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from senseapp.measure.histograms import Found
 
 EPILOG = """\
-Of a RUN, the folder of analyze, or of --model and --data. A run keeps its histograms, and report shows them.
+Give a RUN (the folder of analyze), or --model and --data. A run stores its histograms, and report shows them.
 DIR receives histograms.csv (one row per bin of each layer) and histograms.svg and .png (the charts).
 
 examples:
@@ -40,21 +40,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser.add_argument_group("model, without a RUN"), several=False)
     add_data_arguments(parser.add_argument_group("images, without a RUN"), required=False)
     group = parser.add_argument_group("histogram")
-    group.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
+    group.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', with commas")
     group.add_argument(
         "--tensor",
         default=_USUAL.tensor,
-        help="weights, activations that layers take in, or outputs that they return (default: weights); with ,folded "
-        "behind it of layers into which a BatchNorm that follows is folded first",
+        help="weights, activations (inputs of layers) or outputs (default: weights); add ,folded to fold a BatchNorm "
+        "that follows into its layer first",
     )
-    group.add_argument("--bits", type=int, default=_USUAL.bits, metavar="B", help="of the grid, 2 to 8 (default: 8)")
     group.add_argument(
-        "--granularity", choices=("tensor", "channel"), default="tensor", help="what has a scale of its own"
+        "--bits", type=int, default=_USUAL.bits, metavar="B", help="bits of the grid, 2 to 8 (default: 8)"
+    )
+    group.add_argument(
+        "--granularity",
+        choices=("tensor", "channel"),
+        default="tensor",
+        help="one scale for each tensor or for each channel",
     )
     group.add_argument(
         "--criterion", choices=get_args(HistogramObjective), default=_USUAL.objective,
-        help="what makes a place matter, back-propagated: each image's highest score (output, the default), its loss, "
-        "the mean of its outputs, or none",
+        help="value whose gradients are computed: the highest score of each image (output, the default), its loss, the "
+        "mean of its outputs, or none",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
 

@@ -19,9 +19,9 @@ from senseapp.store.run_folder import RunFolder
 
 EPILOG = """\
 FILE has the columns parameter,sparsity,top1,top5,loss: sparsity as a fraction, top1 and top5 in percent, and for each
-parameter a row at sparsity 0. DIR receives result.json, sensitivity.csv and targets.json, as from analyze, and
-schedule reads it. With --model the sizes of the layers are known, and parameters that it lacks are left out; without,
-every layer counts alike.
+parameter a row at sparsity 0. DIR receives result.json, sensitivity.csv and targets.json, as from analyze, and schedule
+can read it. With --model the sizes of the layers are known, and parameters that the model does not have are ignored.
+Without it all layers count as equally large.
 
 examples:
   python -m senseapp import resnet18.csv --out runs/resnet18
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="weight",
         choices=get_args(SparsityGranularity),
         metavar="G",
-        help="what was zeroed as a unit: weight or filter (default: weight)",
+        help="what Distiller set to zero: single weights or whole filters (default: weight)",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
 

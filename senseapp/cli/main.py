@@ -20,18 +20,18 @@ from senseapp.core.errors import InvalidSpec, SenseError
 COMMANDS = {
     "serve": "Serve the app to browsers until Ctrl-C.",
     "models": "List the architectures of timm and torchvision.",
-    "read": "Say how a network's outputs, its images and the class numbers of labels are read, and how that is known.",
-    "analyze": "Measure how much each layer suffers from compression.",
+    "read": "Show how outputs of a network, images and labels are interpreted, and why.",
+    "analyze": "Measure the loss from compressing each layer.",
     "import": "Read a sensitivity table that Distiller wrote.",
-    "recommend": "Find the smallest good model: prove what loses no more than is tolerable on held-out images.",
+    "recommend": "Find the strongest compression with a tolerable loss on held-out images, and write its files.",
     "schedule": "Choose one level per layer for a budget, and write the file your tool reads.",
-    "apply": "Compress the model as a schedule says, measure it, and write its weights.",
-    "deploy": "Write the network as a file that runs in int8, measured in its runtime beside the original.",
-    "check": "Check a file against a reference, whoever made it: loss and bound, time, causes; for merge requests.",
-    "blame": "Measure a quantized ONNX file beside its float file, and find the nodes whose rounding costs most.",
-    "compare": "Compare the ranks that two runs or more give the layers, or one run's estimate with its measurement.",
-    "histogram": "Show layers' values on their quantization grid, and how much each place on it matters.",
-    "report": "Write a run as one HTML file: charts, tables, settings, proofs.",
+    "apply": "Compress the weights by a schedule, measure the loss, and write them.",
+    "deploy": "Write the network as a file for a runtime, in int8 or float, and measure it beside the original.",
+    "check": "Compare a compressed file with the original: loss and its bound, time, likely causes.",
+    "blame": "Find the nodes of a quantized ONNX file that cause its loss.",
+    "compare": "Compare how runs rank the layers, or the estimates of one run with its measurements.",
+    "histogram": "Draw histograms of weights or activations with the quantization grid, and their gradients.",
+    "report": "Write a run as one HTML file: charts, tables, settings, measured schedules.",
 }
 """What each subcommand does."""
 _CONSOLE_COMMAND = "senseapp"
@@ -58,7 +58,7 @@ def build_parser(loaded: Collection[str] = tuple(COMMANDS)) -> argparse.Argument
     program = _CONSOLE_COMMAND if Path(sys.argv[0]).stem == _CONSOLE_COMMAND else _MODULE
     parser = _OneLineParser(
         prog=program,
-        description="Find out which layers of a vision model are fragile, and turn that into per-layer targets.",
+        description="Measure which layers of a vision network are fragile, compress the others, and check the files.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"senseapp {__version__}")

@@ -15,11 +15,11 @@ from senseapp.core.files import replace_file
 from senseapp.records.spec import RunSpec, SensitivitySpec
 
 EPILOG = """\
-Each part is followed by how it is known: by metadata of the file, by labels, by images, by a person, or only assumed.
-Where several readings fit and nothing decides, they are listed, and --reading N takes one. --out writes the reading as
-JSON, which analyze and check take with --reading.
+Each part is followed by its source: metadata of the file, labels, images, you, or only an assumption. If several
+readings fit and nothing decides, they are listed, and --reading N chooses one. --out writes the reading as JSON, which
+analyze, check and blame read with --reading.
 
-exit status: 0 it is known, 2 it has to be chosen, or a file cannot be read
+exit status: 0 the reading is known, 2 you have to choose one, or a file cannot be read
 
 examples:
   python -m senseapp read --model onnx --checkpoint detector.onnx --task detection --data val --out reading.json

@@ -22,11 +22,12 @@ from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
 EPILOG = """\
-Whole schedules are measured over the range of the run, and the strongest whose loss is tolerable is proven. CHECKPOINT
-is as apply writes it; FILE receives the schedule as JSON; where nothing can be saved for the loss that is allowed,
-neither is written. One JSON line has in "recommended" the file that is recommended for the goal, which may be another
-one than CHECKPOINT, in "proven" and "evidence" the schedule, in "candidates" all files. Where no file keeps --promise,
-"missing" says how many images that takes. The recommendation stays in the run's folder, so that reports show it.
+Whole schedules are measured, mild to strong. The strongest one with a tolerable loss is tested on held-out images. FILE
+receives this schedule as JSON, CHECKPOINT its weights as apply writes them. If nothing can be saved within the
+tolerable loss, neither is written. One JSON line has the file recommended for the goal in "recommended" (it may be
+another file than CHECKPOINT), the schedule in "proven" and "evidence", and all files in "candidates". If no file keeps
+--promise, "missing" says how many images are needed. The recommendation is stored in the folder of the run; reports
+show it.
 
 examples:
   python -m senseapp recommend --run runs/demo --schedule targets.json --out compressed.safetensors
@@ -42,18 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-drop",
         type=float,
         metavar="X",
-        help="tolerable loss, in points where shares of answers count (1; without labels 5, of the original's answers)",
+        help="tolerable loss, in points for accuracy and other shares (default: 1; without labels 5 points of changed "
+        "answers)",
     )
     add_promise(parser, written="a file")
     parser.add_argument("--schedule", type=Path, required=True, metavar="FILE", help="JSON file to write")
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
-    parser.add_argument("--goal", choices=get_args(Goal), help="what the file that --best writes is chosen for")
+    parser.add_argument("--goal", choices=get_args(Goal), help="what the recommended file is for (default: the run's)")
     parser.add_argument(
         "--best",
         type=Path,
         metavar="STEM",
-        help="write the recommended file as well: STEM with the suffix of its form, or, in the folder STEM, by a name "
-        "that says what it holds",
+        help="also write the recommended file: to STEM with the suffix of its type; if STEM is a folder, under a "
+        "descriptive name in it",
     )
 
 

@@ -12,8 +12,8 @@ from senseapp.records.schedule import ValidationResult
 from senseapp.store.run_folder import RunFolder
 
 EPILOG = """\
-FILE opens in any browser and loads nothing from anywhere. It shows the files and proofs that the run's folder holds;
---schedule adds a schedule that is not proven.
+FILE opens in any browser, without a connection. It shows the files and the measured schedules of the run; --schedule
+adds a schedule that was not measured.
 
 examples:
   python -m senseapp report runs/demo -o report.html

@@ -258,7 +258,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, partner_help: str) -> 
         required=True,
         metavar="DIR",
         dest="runs",
-        help=f"folder of analyze, or the id of a run of the app on this machine; given twice: {partner_help}",
+        help=f"folder of analyze, or the id of a run of the app on this machine; may be given twice: {partner_help}",
     )
 
 
@@ -293,8 +293,8 @@ def add_promise(parser: argparse.ArgumentParser, *, written: str) -> None:
     parser.add_argument(
         "--promise",
         metavar="[METRIC=]X[@P]",
-        help=f"write {written} only where new images lose at most X points with P %% certainty (95), by the upper "
-        "bound on held-out images; METRIC, such as agreement, in place of the one that people judge the model by",
+        help=f"write {written} only if its loss on new images is at most X points with P %% certainty (default: 95), "
+        "by the upper bound on held-out images; METRIC, such as agreement, replaces accuracy",
     )
 
 
@@ -334,15 +334,15 @@ def add_adapting(parser: argparse.ArgumentParser) -> None:
         const="minutes",
         default="off",
         choices=("minutes", "best"),
-        help="give compressed layers new weights that make up for what was lost, where measured to do so: in closed "
-        "form (minutes), or then tuned block by block by descent too, which takes minutes more (best)",
+        help="fit new weights for compressed layers so that outputs come close to the original's; kept only if this "
+        "reduces the loss. minutes: in closed form; best: then also by gradient descent, which takes minutes more",
     )
 
 
 def add_timing(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add ``--threads`` and ``--batch-size`` of the calls that are timed."""
-    parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
-    parser.add_argument("--batch-size", type=int, default=1, help="images of a call that times are taken with")
+    parser.add_argument("--threads", type=int, default=1, help="threads of timed calls (default: 1)")
+    parser.add_argument("--batch-size", type=int, default=1, help="images of a timed call (default: 1)")
 
 
 def add_runtime(parser: argparse.ArgumentParser) -> None:
@@ -351,7 +351,7 @@ def add_runtime(parser: argparse.ArgumentParser) -> None:
         "--runtime",
         type=installed,
         choices=list(RUNTIMES),
-        help=f"the runtime that the file is for: {', '.join(RUNTIMES)} (default: for where the run's files will run)",
+        help=f"runtime of the file: {', '.join(RUNTIMES)} (default: that of the run's target)",
     )
 
 

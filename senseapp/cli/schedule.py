@@ -31,14 +31,15 @@ from senseapp.server.outputs import write_target_file
 
 _TIME = "ms"  # of --budget
 EPILOG = """\
---target is the fraction removed (0.8: 80 % of the weights zero or gone), and with --budget bits the average bits.
---max-drop stands in its place: whole schedules are measured to find the strongest one that loses no more.
-With --budget ms it is the milliseconds of one call in a runtime. Layers are timed on this machine, pruned ones
-at each level of the run, those of bits with what changes between int8 and float cost, and the schedule's file is
-measured before it is offered; or times come from --times: a CSV with the columns layer,level,ms, or for each level
-LEVEL=FILE, a device's report by onnxruntime, trtexec --exportProfile, Qualcomm AI Hub (profile job), ExecuTorch (ETDump
-or Inspector as JSON), OpenVINO's benchmark_app (counters) or TFLite's benchmark_model (level 0 or 32: uncompressed).
-Rows that are of no layer, and layers without a time, are listed on standard error.
+--target is the fraction to remove (0.8: 80 % of the weights become zero or are removed); with --budget bits the average
+bits of a weight, with --budget ms the milliseconds of one call. --max-drop replaces --target: whole schedules are
+measured to find the strongest one that loses at most so much.
+With --budget ms, layers are timed on this machine in a runtime: pruned layers at each level of the run; quantized
+layers in int8 and in float, with the conversions between them. The file is measured before it is offered. Or the times
+come from --times: a CSV with the columns layer,level,ms, or LEVEL=FILE for each level. FILE is then a device's report
+by onnxruntime, trtexec --exportProfile, Qualcomm AI Hub (profile job), ExecuTorch (ETDump or Inspector as JSON),
+OpenVINO's benchmark_app (counters) or TFLite's benchmark_model (level 0 or 32: uncompressed). Rows without a layer, and
+layers without a time, are listed on standard error.
 
 examples:
   python -m senseapp schedule --run runs/demo --budget params --target 0.8 --format json --out targets.json
@@ -55,8 +56,8 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``schedule``."""
-    add_run_arguments(parser, partner_help="a run of the same model to choose together: zeros and bits")
-    parser.add_argument("--method", default="optimal", help="optimal (least damage) or gamma (the classic rule)")
+    add_run_arguments(parser, partner_help="runs of sparsity and of quantization of one model, combined")
+    parser.add_argument("--method", default="optimal", help="optimal (smallest predicted loss) or gamma (a fixed rule)")
     parser.add_argument("--budget", required=True, help="what must shrink: params, bytes, macs, bits or ms")
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--target", type=float, metavar="X", help="fraction removed, average bits, or milliseconds")
@@ -64,21 +65,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-drop",
         type=float,
         metavar="X",
-        help="most that may be lost: points of accuracy (1), or nats of loss and KL",
+        help="largest loss: in points for accuracy and other shares (1: one of a hundred), in nats for loss and KL",
     )
-    parser.add_argument(
-        "--times", action="append", default=[], metavar="[LEVEL=]FILE", help="times of layers, in place of measuring"
-    )
+    parser.add_argument("--times", action="append", default=[], metavar="[LEVEL=]FILE", help="measured times of layers")
     add_timing(parser)
     add_runtime(parser)
-    parser.add_argument("--metric", default="", metavar="M", help="what --max-drop counts (default: the run's own)")
-    parser.add_argument("--repair", action="store_true", help="with --max-drop: repair where that does better")
+    parser.add_argument("--metric", default="", metavar="M", help="metric of --max-drop (default: the run's)")
+    parser.add_argument(
+        "--repair", action="store_true", help="with --max-drop: repair schedules if it helps (see apply)"
+    )
     parser.add_argument("--min", type=float, metavar="P", help="least level of a layer, in percent or bits")
     parser.add_argument("--max", type=float, metavar="P", help="greatest level of a layer, in percent or bits")
     parser.add_argument(
         "--lock", action="append", default=[], metavar="LAYER=P", help="lock a layer at a level; 0 leaves it alone"
     )
-    parser.add_argument("--gamma", type=float, default=1.5, metavar="G", help="of the classic rule (default: 1.5)")
+    parser.add_argument(
+        "--gamma", type=float, default=1.5, metavar="G", help="how much gamma spares fragile layers (default: 1.5)"
+    )
     parser.add_argument(
         "--format", required=True, help="name of the file format, for example json, csv or yaml; zip: all of them"
     )

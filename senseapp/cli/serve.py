@@ -9,8 +9,8 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.server.settings import LAST_PORT
 
 EPILOG = """\
-Runs are kept in SENSEAPP_HOME, or in your user data folder. All other settings of the server are environment variables;
-Streamlit's own as STREAMLIT_SERVER_ADDRESS and so on.
+Runs are stored in SENSEAPP_HOME, or in your user data folder. All other settings are environment variables, too;
+docs/deploy.md lists them.
 
 examples:
   python -m senseapp serve
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         metavar="ADDRESS",
-        help="address to listen on; 0.0.0.0 is every one of this machine (default: 127.0.0.1, this machine alone)",
+        help="address to listen on; 0.0.0.0 for all of this machine (default: 127.0.0.1, for this machine alone)",
     )
 
 
