@@ -94,18 +94,22 @@ def shares(column: str, of: str) -> Callable[[Rows], str]:
 def beside(metrics: Sequence[str], *, lost: bool = False) -> Callable[[Rows], str]:
     """Return what shows the ratios of our files to the default ones, of the first of ``metrics`` that a row has.
 
-    With ``lost`` of 1 less them. Files that lose nothing are equal.
+    With ``lost`` of 1 less them. Files that are equal are counted apart.
     """
 
     def shown(rows: Rows) -> str:
-        found = list[float]()
+        found, equal = list[float](), 0
         for row in rows:
             metric = next((each for each in metrics if row.get(f"ours: {each}")), None)
             if metric is not None:
                 ours, theirs = (float(row[f"{which}: {metric}"]) for which in ("ours", "static_wi8_ai8"))
                 ours, theirs = (1 - ours, 1 - theirs) if lost else (ours, theirs)
-                found.append(1.0 if ours == theirs else ours / theirs if theirs else float("inf"))
-        return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f}, {len(found)} networks)"
+                if ours == theirs:
+                    equal += 1
+                else:
+                    found.append(ours / theirs if theirs else float("inf"))
+        spread = f"{min(found):.2f} to {max(found):.2f}, {len(found)} networks"
+        return f"{statistics.median(found):.2f} ({spread}{f'; {equal} equal' if equal else ''})"
 
     return shown
 
