@@ -85,6 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bits", type=int, default=8, choices=(7, 8), help="bits of weights: 7 for runtimes that saturate with 8"
     )
+    parser.add_argument(
+        "--number-format",
+        default="float",
+        choices=("float", "int8"),
+        help="numbers that a LiteRT file in int8 takes and returns (default: float)",
+    )
     add_adapting(parser)
     parser.add_argument(
         "--max-drop",
@@ -166,6 +172,7 @@ def _settings_of(arguments: argparse.Namespace, runtime: str) -> DeploySettings:
         threads=arguments.threads,
         batch=arguments.batch_size,
         reduce_range=arguments.bits == 7,
+        int8_ends=arguments.number_format == "int8",
         runtime=runtime,
     )
     return settings if most is None else replace(settings, most_changed=loss_from(most, "agreement", flag="--mode"))

@@ -22,6 +22,7 @@ class RuntimeDescription:
         package: that must be importable for it; empty where senseapp itself depends on it.
         added_by: the command that installs ``package``.
         has_int8: whether it computes in int8, so that its quantizer can be asked for such files.
+        has_int8_ends: whether inputs and outputs of such files can be int8, too.
         opened_by: what else opens its files.
         runs_on: where its files run, for a sentence: ``on phones, servers and in browsers``.
         loading: Python that opens the file ``{name}``.
@@ -39,6 +40,7 @@ class RuntimeDescription:
     package: str = ""
     added_by: str = ""
     has_int8: bool = False
+    has_int8_ends: bool = False
     opened_by: str = ""
     runs_on: str = ""
     loading: str = ""

@@ -96,6 +96,7 @@ def int8_files(
         batches=images.fitted,
         damages_of=lambda candidate: images.judge.judged(candidate).damages(_PARTS),
         reduce_range=settings.reduce_range,
+        int8_ends=settings.int8_ends,
         held_out=calls_of(evaluator, network, proof.subset(range(min(_HELD_OUT, len(proof))))),
         integers={node: source.integers[layer] for node, layer in layers.items() if layer in source.integers},
         steps=steps,

@@ -144,6 +144,10 @@ class LayerTimes:
         return own + crossed + self.other_seconds
 
 
+INT8_ENDS = (
+    "Inputs and outputs are int8: a value is scale × (integer − zero point), and network.get_input_details() and "
+    "network.get_output_details() have both as quantization."
+)
 DeployKind = Literal["quickest", "mixed", "int8", "float"]
 """As little in float as a limit on changed answers takes, int8 but where it does harm, all of it in int8, or none."""
 
@@ -157,6 +161,7 @@ class DeploySettings:
         most_time: of ``mixed``, as a multiple of the time of all-int8.
         threads, batch: of the calls whose time is taken: threads of the runtime, and images of a call.
         reduce_range: 7 bits for all weights, for runtimes that saturate where onnxruntime and OpenVINO do not.
+        int8_ends: int8 inputs and outputs, as microcontrollers and some NPUs want them; float32 otherwise.
         runtime: the name of the runtime that the file is for.
     """
 
@@ -166,6 +171,7 @@ class DeploySettings:
     threads: int = 1
     batch: int = 1
     reduce_range: bool = False
+    int8_ends: bool = False
     runtime: str = field(default_factory=usual_runtime)
 
     def __post_init__(self) -> None:
@@ -174,6 +180,10 @@ class DeploySettings:
             raise InvalidSpec("Time is at least 1 times that of all-int8, threads and batch at least 1.")
         if not 0 <= self.most_changed < 1:
             raise InvalidSpec(f"At least 0 and less than 1 of the answers may change, got {self.most_changed}.")
+        if self.int8_ends and (self.kind == "float" or not runtime_words(self.runtime).has_int8_ends):
+            raise InvalidSpec(
+                "Inputs and outputs are int8 in int8 files for LiteRT alone. Choose these, or float32 ones."
+            )
 
 
 WHILE_BUSY = ", while the computer was busy"
@@ -356,4 +366,5 @@ class Deployment:
         there = target_of_file(self.settings.runtime, target)
         loading = (there.loading or self.runtime.loading).replace("{name}", name)
         lines = [f"Load: {loading}", f"Prepare: {self.preparation}", f"Run: {self.runtime.running}"]
-        return "\n".join((*lines, *filter(None, [thresholds_text(self.figures), there.measured]), ""))
+        ends = INT8_ENDS if INT8_ENDS in self.notes else ""
+        return "\n".join((*lines, *filter(None, [ends, thresholds_text(self.figures), there.measured]), ""))

@@ -61,9 +61,19 @@ def in_litert(model: str) -> tuple[dict[str, str], Run]:
     held = schema.ModelT.InitFromPackedBuf(Path(model).read_bytes(), 0)
     texts = {each.name.decode(): held.buffers[each.buffer].data for each in held.metadata or ()}
     network = Interpreter(model).get_signature_runner()
-    (name,) = network.get_input_details()
+    ((name, taken),) = network.get_input_details().items()
     metadata = {key: bytes(text).decode() for key, text in texts.items() if key in _KEYS and text is not None}
-    return metadata, lambda images: list(network(**{name: images}).items())
+
+    def run(images: NDArray[np.float32]) -> list[tuple[str, NDArray[Any]]]:
+        scale, zero = taken["quantization"]  # scale 0: values are float32
+        fed = np.clip(np.round(images / scale) + zero, -128, 127).astype(taken["dtype"]) if scale else images
+        returned, found = network.get_output_details(), network(**{name: fed})
+        scales = {each: returned[each]["quantization"] for each in found}
+        return [
+            (each, (np.float32(found[each]) - at[1]) * at[0] if at[0] else found[each]) for each, at in scales.items()
+        ]
+
+    return metadata, run
 
 
 RUNTIMES = {"onnxruntime": in_onnxruntime, "openvino": in_openvino, "litert": in_litert}

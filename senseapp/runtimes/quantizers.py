@@ -77,6 +77,7 @@ class Fitting:
         batches: images (N, C, H, W) that ranges and weights are fitted to.
         damages_of: how far a network is from the float one, on parts of other images.
         reduce_range: whether weights get 7 bits.
+        int8_ends: whether inputs and outputs are int8, where the runtime has such files.
         held_out: images that a file is tested on, of which some tell whether ``batches`` are like them.
         integers: by node, those of its layer's weight, which are kept where the runtime's kernels can have them.
         steps: are told, and take the errors of what is optional.
@@ -85,6 +86,7 @@ class Fitting:
     batches: Sequence[Tensor]
     damages_of: Callable[[Network], Sequence[float]]
     reduce_range: bool = False
+    int8_ends: bool = False
     held_out: Sequence[Tensor] = ()
     integers: Mapping[str, IntegerWeight] = field(default_factory=dict)
     steps: OptionalSteps = field(default_factory=OptionalSteps)

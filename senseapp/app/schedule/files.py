@@ -7,7 +7,7 @@ import os
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, choose, number, whole
+from senseapp.app.common.address import SWITCH, bound, choose, number, whole
 from senseapp.app.common.download import file_button, offer_file, other_files
 from senseapp.app.common.expert import expert, notes_shown
 from senseapp.app.common.notices import answer_or_wait, errors_here, show_notes
@@ -126,6 +126,15 @@ def _choose(proof: Verification, result: RunResult, allowed: float) -> DeploySet
         is_small = goal == "smaller" and levels_by_layer(proof.schedule, Effect.BITS)
         usual_kind: DeployKind = "float" if is_small else "quickest"
         chosen = choose("How it computes", _KINDS, usual_kind, run_id, "form", help=_KIND_HELP)
+    int8_ends = (
+        runtime_words(runtime).has_int8_ends
+        and chosen != "float"
+        and st.checkbox(
+            "8-bit inputs and outputs",
+            **bound(run_id, "int8_ends", SWITCH, False, key=f"schedule.deploy_ends.{run_id}"),
+            help="As microcontrollers and some NPUs want them. Otherwise they are 32-bit numbers.",
+        )
+    )
     usual = DeploySettings()
     with st.popover("How it is timed", icon=":material/timer:", type="tertiary"):
         cores = os.cpu_count() or 1
@@ -154,6 +163,7 @@ def _choose(proof: Verification, result: RunResult, allowed: float) -> DeploySet
         most_time=most if chosen == "mixed" else usual.most_time,
         threads=threads,
         batch=batch,
+        int8_ends=int8_ends,
         runtime=runtime,
     )
 

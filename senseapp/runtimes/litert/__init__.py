@@ -13,6 +13,7 @@ LITERT = RuntimeDescription(
     package="litert_torch",
     added_by="pip install '.[litert]'",
     has_int8=True,
+    has_int8_ends=True,
     opened_by="LiteRT and TensorFlow Lite on Android, iOS, Linux and microcontrollers",
     runs_on="on phones and small devices",
     loading="from ai_edge_litert.interpreter import Interpreter; "

@@ -28,7 +28,7 @@ _IDENTIFIER = b"TFL3"  # at byte 4 of each file
 _MOST_PARTS = 20_000  # operators, tensors and others of a file
 _NO_NUMBERS = (schema.TensorType.STRING, schema.TensorType.RESOURCE, schema.TensorType.VARIANT)
 _KINDS = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
-_INTEGERS = (schema.TensorType.INT8, schema.TensorType.INT16, schema.TensorType.UINT8)
+INTEGERS = (schema.TensorType.INT8, schema.TensorType.INT16, schema.TensorType.UINT8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def operators(content: bytes) -> tuple[Operator, ...]:
             kind=graph.kind(each),
             reads=tuple(graph.name(at) for at in each.inputs if at >= 0),
             writes=tuple(map(graph.name, each.outputs)),
-            in_integers=(output := graph.tensors[each.outputs[0]]).type in _INTEGERS,
+            in_integers=(output := graph.tensors[each.outputs[0]]).type in INTEGERS,
             macs=_macs(graph.kind(each), [graph.tensors[at].shape for at in each.inputs if at >= 0], output.shape),
         )
         for each in graph.operators

@@ -49,7 +49,7 @@ class LiteRt(Runtime):
     kit_package = "ai-edge-litert"
     int8_note = (
         "Times are of LiteRT on this computer, not of a phone: measure there with LiteRT's benchmark_model. Weights "
-        "have 8 bits and a scale for each channel, activations 8 bits; the input and the output are float32."
+        "have 8 bits and a scale for each channel, activations 8 bits."
     )
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
@@ -119,7 +119,7 @@ class LiteRt(Runtime):
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8:
         """Return the file of the quantizer's static recipe."""
         quantizer = LiteRtQuantizer(content, fitting.batches)
-        quantizer.in_float = ()
+        quantizer.in_float, quantizer.int8_ends = (), fitting.int8_ends
         return DefaultInt8(content=quantizer.write(), setting=_STATIC)
 
 

@@ -1,6 +1,6 @@
 """LiteRT files in int8, with a precision for each operator, by LiteRT's own quantizer and recipes.
 
-Weights have a scale for each channel, activations one for each tensor; inputs and outputs stay in float32.
+Weights have a scale for each channel, activations one for each tensor; inputs and outputs are float32 or int8.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.steps import StepTitle
 from senseapp.networks.network import Network
-from senseapp.runtimes.litert.file import BORDERS, MOVING, PRODUCTS, LiteRtGraph, followers, operators
+from senseapp.records.deployment import INT8_ENDS
+from senseapp.runtimes.litert.file import BORDERS, INTEGERS, MOVING, PRODUCTS, LiteRtGraph, followers, operators
 from senseapp.runtimes.litert.rounding import products, tensors_of, with_products
 from senseapp.runtimes.onnxruntime.int8 import ONLY_WEIGHTED, chosen_rounding
 from senseapp.runtimes.onnxruntime.integer_weights import integers_of
@@ -32,6 +33,7 @@ _ALL = qtyping.TFLOperationName.ALL_SUPPORTED
 _NO_QUANTIZE = "no_quantize"
 _BETWEEN_ROUNDINGS = frozenset({"GELU", "RSQRT"})
 _BITS = 8
+_FLOAT_ENDS = "The input and the output are float32."
 _LARGEST_IN_4 = 7
 _RECIPE_README = """\
 Precision of each operator for litert-quantizer. Operators are named as litert-torch converts the network.
@@ -53,12 +55,13 @@ class LiteRtQuantizer(Quantizer):
     Attributes:
         in_float: operators that are so in every file: of networks with layer norms or GELU those without weights. A ViT
             had .2 times the loss and took .33 times the time so.
+        int8_ends: whether inputs and outputs are int8.
         rounding: ranges of activations by tensor, where they are not those of the calibration, and weights and biases
             by operator, in place of the quantizer's; :meth:`fit` finds them.
     """
 
     def __init__(self, network: bytes, calibration: Sequence[Tensor]) -> None:
-        self.network, self.rounding = network, Rounding()
+        self.network, self.rounding, self.int8_ends = network, Rounding(), False
         self._followers = followers(network)
         self._operators, weighted = operators(network), {each.node for each in products(network)}
         keeps = bool(_BETWEEN_ROUNDINGS & {each.kind for each in self._operators})
@@ -88,6 +91,8 @@ class LiteRtQuantizer(Quantizer):
 
     def fit(self, fitting: Fitting, opened: Callable[[bytes], Network]) -> None:
         """Fit ranges, weights and biases to images, see :func:`.chosen_rounding`; where that fails, they stay."""
+        self.int8_ends = fitting.int8_ends
+        self.notes = (*self.notes, INT8_ENDS if self.int8_ends else _FLOAT_ENDS)
         nodes, batches = products(self.network), fitting.batches
 
         def observed(observer: ActivationObserver) -> dict[str, Range]:
@@ -121,7 +126,7 @@ class LiteRtQuantizer(Quantizer):
         in_float = [
             each for name in (*self.in_float, *but, *weights_only) for each in (name, *self._followers.get(name, ()))
         ]
-        return _with_rules(self.network, in_float, weights_only)
+        return _with_rules(self.network, in_float, weights_only, int8_ends=self.int8_ends)
 
 
 def recipes_of(content: bytes) -> dict[str, str]:
@@ -130,16 +135,20 @@ def recipes_of(content: bytes) -> dict[str, str]:
     stored = {each.writes[0] for each in operators(content) if each.kind == "DEQUANTIZE" and each.reads[0] not in made}
     in_float = [each for each in operators(content) if not each.in_integers and each.kind not in BORDERS]
     weights_only = [each.name for each in in_float if each.kind in PRODUCTS and each.reads[1] in stored]
-    quantizer = _with_rules(content, [each.name for each in in_float], weights_only)
+    graph = LiteRtGraph(content)
+    int8_ends = any(each.type in INTEGERS for each in graph.tensors if each.name.decode() == graph.images)
+    quantizer = _with_rules(content, [each.name for each in in_float], weights_only, int8_ends=int8_ends)
     recipe = json.dumps(quantizer.get_quantization_recipe(), indent=1)
     return {"litert_quantizer.json": recipe, "RECIPE.txt": _RECIPE_README}
 
 
-def _with_rules(network: bytes, in_float: Collection[str], weights_only: Collection[str]) -> Any:
+def _with_rules(
+    network: bytes, in_float: Collection[str], weights_only: Collection[str], *, int8_ends: bool = False
+) -> Any:
     """Return LiteRT's quantizer of a network with all in 8 bits but operators ``in_float``."""
     quantizer, only = Library(bytearray(network)), {each.name: _only(*each.writes) for each in operators(network)}
     quantizer.add_static_config(".*", _ALL, _BITS, _BITS)
-    for border in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
+    for border in () if int8_ends else (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
         quantizer.update_quantization_recipe(".*", border, algorithm_key=_NO_QUANTIZE)
     for name in in_float:
         quantizer.update_quantization_recipe(only[name], _ALL, algorithm_key=_NO_QUANTIZE)

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: E402
 from ai_edge_litert.schema_py_generated import TensorType  # noqa: E402
 
+from senseapp.records.deployment import DeploySettings  # noqa: E402
 from senseapp.records.executed import IntegerShare  # noqa: E402
 from senseapp.runtimes.base import runtime_named  # noqa: E402
 from senseapp.runtimes.litert.file import operators, parsed, texts  # noqa: E402
@@ -140,16 +141,32 @@ def test_int8_differs_little_and_operators_in_float_less(runtime, network, image
     assert len(every) < len(content)
 
 
-def test_inputs_and_outputs_stay_in_float(runtime, images, content):
-    interpreter = Interpreter(model_content=runtime.quantizer(content, [images]).write())
-    ends = [*interpreter.get_input_details(), *interpreter.get_output_details()]
-    assert {each["dtype"] for each in ends} == {np.float32}
+@pytest.mark.parametrize(("int8_ends", "kind"), [(False, np.float32), (True, np.int8)])
+def test_inputs_and_outputs_are_as_chosen(int8_ends, kind, runtime, images, content):
+    fitting = Fitting(batches=[images], damages_of=lambda each: [0.0], int8_ends=int8_ends)
+    quantizer = runtime.fitted_quantizer(content, fitting)
+    nodes = quantizer.nodes(quantizer.write())
+    files = [quantizer.write(), quantizer.write(but=nodes[:1]), runtime.default_int8(content, fitting).content]
+    for file in files:
+        interpreter = Interpreter(model_content=file)
+        ends = [*interpreter.get_input_details(), *interpreter.get_output_details()]
+        assert {each["dtype"] for each in ends} == {kind}
+        assert relative_error(answers(runtime, file, images), answers(runtime, content, images)) < 0.2
 
 
-def test_the_recipe_of_a_file_makes_it_again_in_the_library(runtime, images, content, tmp_path):
+def test_other_runtimes_and_float_files_refuse_int8_inputs():
+    with pytest.raises(InvalidSpec, match="in int8 files for LiteRT alone"):
+        DeploySettings(int8_ends=True)
+    with pytest.raises(InvalidSpec, match="in int8 files for LiteRT alone"):
+        DeploySettings(int8_ends=True, kind="float", runtime="litert")
+
+
+@pytest.mark.parametrize("int8_ends", [False, True])
+def test_the_recipe_of_a_file_makes_it_again_in_the_library(int8_ends, runtime, images, content, tmp_path):
     from litert_quantizer.quantizer import Quantizer
 
     quantizer = runtime.quantizer(content, [images])
+    quantizer.int8_ends = int8_ends
     nodes = quantizer.nodes(quantizer.write())
     mixed = quantizer.write(but=nodes[:1], weights_only=nodes[1:2])
     recipe = tmp_path / "recipe.json"
@@ -162,9 +179,12 @@ def test_the_recipe_of_a_file_makes_it_again_in_the_library(runtime, images, con
     assert (key, name) == ("serving_default", "args_0")  # as the recipe's text says
 
 
-def test_the_kit_runs_a_file_on_a_picture_without_senseapp(runtime, images, content, tmp_path):
+@pytest.mark.parametrize("int8_ends", [False, True])
+def test_the_kit_runs_a_file_on_a_picture_without_senseapp(int8_ends, runtime, images, content, tmp_path):
     preparation = Preprocessing(input_shape=(3, 16, 16), mean=(0.5,) * 3, std=(0.25,) * 3, crop_pct=1.0)
-    rounded = runtime.quantizer(content, [images]).write()
+    quantizer = runtime.quantizer(content, [images])
+    quantizer.int8_ends = int8_ends
+    rounded = quantizer.write()
     named = runtime.described(rounded, told_of(preprocessing=preparation, class_names=list("abcde")))
     (tmp_path / "net.tflite").write_bytes(named)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8))
