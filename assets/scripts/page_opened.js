@@ -1,18 +1,17 @@
-// Close a menu that covers the page, once another page is open; and make tabs and folds no steps of Back.
+// Close a menu that covers the page, once another page is open; and make only pages, runs and checks steps of Back.
 (function () {
   const menu = document.querySelector("[data-testid=stSidebar]");
   const close = document.querySelector("[data-testid=stSidebarCollapseButton] button");
   if (innerWidth < 768 && close && menu.getBoundingClientRect().left >= 0) close.click();
-  if (history.keepsTabs) return;
-  history.keepsTabs = true;
+  if (history.keepsSettings) return;
+  history.keepsSettings = true;
   const push = history.pushState;
   history.pushState = function (state, title, url) {
-    const places = [location.href, new URL(url, location.href).href].map(function (place) {
-      const address = new URL(place);
-      for (const name of [...address.searchParams.keys()])
-        if (name === "tab" || name.startsWith("show-")) address.searchParams.delete(name);
-      return address.href;
+    const from = new URL(location.href), to = new URL(url, location.href);
+    const [before, after] = [from, to].map(function (place) {
+      return ["run", "check"].flatMap(function (name) { return place.searchParams.getAll(name); }).join();
     });
-    (places[0] === places[1] ? history.replaceState : push).call(history, state, title, url);
+    const stays = from.pathname === to.pathname && (before === after || (!before && !to.searchParams.has("check")));
+    (stays ? history.replaceState : push).call(history, state, title, url);
   };
 })();

@@ -29,16 +29,23 @@ def test_a_finding_is_found_by_link_reload_back_and_forward(
     page.goto(f"{start}&tab=curves&level=0.75")
     open_tab(page, "Curves")
     expect(page.get_by_role("radio", name="75 %")).to_be_checked()
+    steps = page.evaluate("history.length")
+    page.get_by_role("radio", name="50 %").click()
+    expect(page).not_to_have_url(re.compile("level="))  # the usual one
+    page.get_by_role("radio", name="25 %").click()
+    expect(page).to_have_url(re.compile("level=0.25"))
     page.get_by_role("tab", name="Heat map").click()
     expect(page).to_have_url(re.compile("tab=heat-map"))
+    assert page.evaluate("history.length") == steps
     page.reload()
     open_tab(page, "Heat map")
     page.get_by_role("button", name="Help and account").click()
     page.get_by_role("link", name="Guide").click()
     expect(page.get_by_role("heading", name="What is sensitivity?")).to_be_visible()
     with_its_pictures(page)
-    page.go_back()  # tabs are no steps
+    page.go_back()  # tabs and levels are no steps
     open_tab(page, "Heat map")
+    expect(page.get_by_role("radio", name="25 %")).to_be_checked()
     other = page.context.new_page()
     other.goto(f"{start}&show-layers=yes")
     open_tab(other, "Layers")

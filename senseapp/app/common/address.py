@@ -5,8 +5,8 @@ drawn::
 
     st.slider("Target", 1, 99, **bound(run_id, "target", whole(1, 99), usual=50))
 
-The address holds every setting that differs from its usual value. It is written when a setting changes, which is a
-step of the browser's history, and read when a page is opened or the browser goes back or forward.
+The address holds every setting that differs from its usual value. It is written when a setting changes, which is no
+step of the browser's history (``page_opened.js``), and read when a page is opened or the browser goes back or forward.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _keep(kept_texts: dict[str, str], texts: Mapping[str, str]) -> None:
 
 
 def write_address(scope: str, texts: Mapping[str, str]) -> None:
-    """Put the texts into the address, in one step of the browser's history."""
+    """Put the texts into the address, all at once."""
     _keep(session().addressed.setdefault(scope, {}), texts)
     if not _is_here(scope):
         return
