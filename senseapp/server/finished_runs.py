@@ -63,6 +63,14 @@ class Work(Uploads):
             return JobSnapshot(run_id=known.job_id, state=RunState.INTERRUPTED, error=_INTERRUPTED)
         return snapshot
 
+    def as_it_goes(self, record: RunRecord) -> RunRecord:
+        """Return a finished run as running while a task on it waits or runs: *Finished* means that nothing does."""
+        unfinished = {task.run_id for task in self._backend.runner.unfinished()}
+        if record.state is not RunState.DONE or not unfinished:
+            return record
+        goes_on = self._store.readable(record.run_id, self._owner) in unfinished
+        return replace(record, state=RunState.RUNNING) if goes_on else record
+
     def cancel(self, task: TaskT) -> None:
         """Request that a task stops."""
         self._store.owned(task.run_id, self._owner)

@@ -72,7 +72,7 @@ def require_result(record: RunRecord) -> RunResult:
 
 def run_header(record: RunRecord, *, line: bool = True) -> st.delta_generator.DeltaGenerator:
     """Show the run's title, its state and its ``line`` in as few lines as can be; return the room beside the title."""
-    state = STATES[record.state]
+    state = STATES[backend.service().work.as_it_goes(record).state]
     with st.container(gap="xsmall"):
         first = st.container(
             horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key="run_header"

@@ -156,7 +156,7 @@ def _undo() -> None:
 
 _NEWEST, _SMALLEST = "Newest first", "Smallest file first"
 _PAGE = 100  # runs of one look: each row needs its headline from disk
-_ROW_PIXELS, _MOST_ROWS = 35, 15  # Streamlit's height of a row; rows before the table scrolls
+_HEAD_PIXELS, _LINE_PIXELS, _LETTERS, _MOST_PIXELS = 35, 20, 32, 560  # head, line and its letters; before it scrolls
 
 
 def run_list(records: Sequence[RunRecord]) -> None:
@@ -188,13 +188,17 @@ def table_key(records: Sequence[RunRecord]) -> str:
 def _table(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Show the table; return the ticked runs, in the order of the table."""
     bars = backend.bars_of(records)
+    rows = runs_frame([*map(backend.service().work.as_it_goes, records)], bars or {}, decisions(records))
+    row_height = 15 + _LINE_PIXELS * math.ceil(rows["run"].str.len().max() / _LETTERS)
     event = st.dataframe(
-        runs_frame(records, bars or {}, decisions(records)),
+        rows,
         column_config=_columns(),
+        column_order=["open", "run", "state", "saved", "time", "bars", "size", "tags", "compression"],
+        row_height=row_height,
         hide_index=True,
         alt=fmt.plural(len(records), "run"),
         key=table_key(records),
-        height=_ROW_PIXELS * (1 + min(len(records), _MOST_ROWS)) + 3,
+        height=min(_HEAD_PIXELS + row_height * len(records) + 3, _MOST_PIXELS),
         on_select="rerun",
         selection_mode="multi-row",
     )
@@ -213,10 +217,15 @@ def _columns() -> dict[str, Any]:
     text, number = st.column_config.TextColumn, st.column_config.NumberColumn
     return {
         "open": st.column_config.ButtonColumn("", type="tertiary", width=50, pinned=True, key=_OPEN),
-        "title": text("Run", width=160, pinned=True),
-        "state": text("State", width=80),
+        "run": text(
+            "Run and result",
+            width=262,
+            help="What the best file still answers, measured on so many images; where only targets were asked for, "
+            "what they save of the weights' size, at best; else what layers lose. How sure that is stands on Results.",
+        ),
+        "state": text("State", width=84),
         "saved": st.column_config.ProgressColumn(
-            "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=80, help="The best file, on the disk."
+            "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=88, help="The best file, on the disk."
         ),
         "time": text(
             "Time",
@@ -224,20 +233,12 @@ def _columns() -> dict[str, Any]:
             help="Measured, of the best file, as a multiple of the original's, both in turns on one computer. Its "
             "95 % interval stands on Results.",
         ),
-        "answers": text(
-            "Result",
-            width=415,
-            help="What the best file still answers, measured on so many images; where only targets were asked for, "
-            "what they save of the layers' bytes if stored compactly; else what layers lose. The 95 % interval stands "
-            "on Results.",
-        ),
-        "age": st.column_config.DatetimeColumn("Started", format="distance", width=105),
         "bars": st.column_config.BarChartColumn(
-            "Layers", width=64, help="What each layer loses alone at the usual level, in the order of the network."
+            "Layers", width=90, help="What each layer loses alone at the usual level, in the order of the network."
         ),
-        "size": number("Disk", format="bytes", width=58, help="Of its files on this server's disk."),
-        "tags": st.column_config.ListColumn("Tags", width=62),
-        "compression": text("Compression", width=150),
+        "size": number("Disk", format="bytes", width=70, help="Of its files on this server's disk."),
+        "tags": st.column_config.ListColumn("Tags", width=84),
+        "compression": text("Compression", width=162),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -158,7 +159,8 @@ def runs_frame(
     """Return a row for each run; ``bars`` and ``files``, by id, of runs where they are known.
 
     ``bars`` are what layers lose alone, ``files`` the decisions on their files: ``saved`` is the share of the original
-    file's bytes that such a file saves, in percent, ``time`` its time as a multiple, ``answers`` what it still answers.
+    file's bytes that such a file saves, in percent, ``time`` its time as a multiple, ``answers`` what it still answers;
+    ``run`` is title, answers and age in one cell.
     """
     return pd.DataFrame([_run_row(record, files.get(record.run_id), bars.get(record.run_id)) for record in records])
 
@@ -166,14 +168,15 @@ def runs_frame(
 def _run_row(record: RunRecord, decided: Decision | None, bars: list[float] | None) -> dict[str, Any]:
     file = decided.choice if decided is not None and decided.goal != "targets" else None  # which is no file
     saved = decided.saved if decided is not None else None
-    found = (record.headline or record.error or record.origin).split(". ")[0]
+    found = _answers(decided) or (record.headline or record.error or record.origin).split(". ")[0]
     return {
         "open": "Open",
+        "run": f"{': '.join(filter(None, [record.title, found]))}, {fmt.age(record.created_seconds, time.time())}",
         "title": record.title,
         "state": STATES[record.state].label,
         "saved": None if saved is None else 100 * saved,
         "time": "" if file is None else f"{file.figures.time_ratio.value:.2f} ×",
-        "answers": _answers(decided) or found,
+        "answers": found,
         "age": pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
         "bars": bars,
         "size": record.num_bytes,

@@ -51,6 +51,7 @@ def test_a_schedule_is_proven_once_in_the_background_and_the_proof_outlives_the_
         service.work.compressed_model(proof)
     job_id = service.work.start(proof)
     assert service.work.progress(proof).state is RunState.QUEUED
+    assert service.work.as_it_goes(service.run(run_id)).state is RunState.RUNNING
     assert service.work.start(proof) == job_id
     assert backend.runner.run_next()
     assert not backend.runner.run_next()
@@ -69,6 +70,7 @@ def test_a_schedule_is_proven_once_in_the_background_and_the_proof_outlives_the_
     service.work.start(proof)
     backend.runner.run_next()
     assert service.work.progress(proof).state is RunState.DONE
+    assert service.work.as_it_goes(service.run(run_id)).state is RunState.DONE
 
 
 def test_a_waiting_proof_fills_the_queue_and_can_be_cancelled(finished):
