@@ -44,14 +44,21 @@ _TASK_KEY = "check.task"
 _WEIGHTS = ["safetensors", "pth", "pt", "bin", "ckpt", "tar"]
 _TYPES = ["onnx", *_WEIGHTS]
 _UPLOAD, _RUN = "Upload a file", "From a run"
+_WHOSE = (
+    md("Both files answer the same images. Take others than those that the compressed file was made with."),
+    md(":material/warning: **The images of the run**: answers on them look better than on new ones. Upload others."),
+    md(":material/info: **The images of the run**: those that it held out are taken, none that made the file."),
+)
+"""Said of images of others than the run of the file, of its own, and of those that it held out."""
 
 
 class _File(NamedTuple):
-    """A compressed file; of one of a run also what people call it, and the run."""
+    """A compressed file; of one of a run also what people call it, the run, and if others of its images are left."""
 
     model: ModelSpec
     title: str = ""
     run: RunRecord | None = None
+    held_out: bool = False
 
     def own_images(self, images: DataSpec) -> int:
         """Return how many of the images its run used; 0 where the run had others, or is not known."""
@@ -73,8 +80,10 @@ def check_form() -> None:
         st.markdown(md("## Compressed file"))
         candidate = _candidate()
     st.markdown(md("## Images"))
-    st.caption("Both files answer the same images. Take others than those that the compressed file was made with.")
+    whose = st.empty()
     reference, images = _images(reference)
+    own = candidate.own_images(images) if candidate is not None and images is not None else 0
+    whose.caption(_WHOSE[(1 + candidate.held_out) if candidate is not None and own else 0])
     st.markdown(md("## Limits"))
     task = task_named(reference.task if reference is not None else CLASSIFICATION.name)
     max_drop, max_time = _limits(task)
@@ -87,7 +96,9 @@ def check_form() -> None:
             max_drop=max_drop,
             max_time=max_time,
             candidate_title=candidate.title,
-            own_images=candidate.own_images(images),
+            own_images=own,
+            own_wanted=candidate.run.spec.sensitivity.num_samples if candidate.run is not None else None,
+            own_seed=candidate.run.spec.sensitivity.seed if candidate.run is not None else 0,
         )
     pressed = st.button(
         "Check",
@@ -211,7 +222,7 @@ def _file_of(record: RunRecord) -> _File | None:
         if candidate.runs
         else ModelSpec(library=model.library, name=model.name, checkpoint=str(path), task=model.task)
     )
-    return _File(model, f"{record.title}: {candidate.made_of}", record)
+    return _File(model, f"{record.title}: {candidate.made_of}", record, candidate.held_out)
 
 
 def _images(reference: ModelSpec | None) -> tuple[ModelSpec | None, DataSpec | None]:
@@ -330,7 +341,7 @@ def _report(report: CheckReport) -> None:
         offer_file("Page (HTML)", partial(_page, report), f"{stem}.html", key="check.get.html")
         markdown, junit = partial(words.markdown_summary, report), partial(words.junit_xml, report)
         offer_file("For merge requests (Markdown)", markdown, f"{stem}.md", key="check.get.md")
-        offer_file("For build servers (JUnit)", junit, f"{stem}.xml", key="check.get.xml")
+        offer_file("For build servers (XML)", junit, f"{stem}.xml", key="check.get.xml")
     sizes = (fmt.bytes_size(each.file_bytes) for each in (report.reference, report.candidate))
     figures = {
         "Size": " → ".join(sizes),

@@ -62,28 +62,50 @@ class ProofImages:
         return self.proof is not self.curves
 
 
+def curves_and_others(
+    load: Callable[[int | None, int], ImageSet],
+    wanted: int | None,
+    seed: int,
+    *,
+    measured: int,
+    made_up: bool = False,
+) -> tuple[ImageSet, ImageSet]:
+    """Return the images that the curves of a run were measured on, and others of the same set; these may be too few.
+
+    Args:
+        load: returns so many images, or all, drawn by a seed.
+        wanted: how many the run was to draw; None for all but a share.
+        seed: of its draw.
+        measured: how many images its curves were measured on.
+        made_up: whether they are random, so that more can be drawn.
+    """
+    if wanted is None:
+        images = load(None, seed)
+        curves, others = split(images, seed)
+        if len(curves) != measured:  # the run is older than the split, or the folder has changed
+            curves, others = images, images.subset([])
+        return curves, others
+    curves = load(wanted, seed)
+    if made_up:
+        return curves, load(max(wanted, LEAST_HELD_OUT), seed + 1)
+    others, seen = load(wanted + MOST_HELD_OUT, seed), set(curves.names)  # a longer draw begins with the shorter one
+    if not others.indicative:
+        others = others.subset([index for index, name in enumerate(others.names) if name not in seen])
+    return curves, others
+
+
 def load_proof_images(result: RunResult, model: LoadedModel, data_roots: tuple[Path, ...] = ()) -> ProofImages:
     """Load the images of a run again, and find those that its curves have not seen."""
     spec = result.spec
-    wanted, seed = spec.sensitivity.num_samples, spec.sensitivity.seed
 
-    def load(count: int | None, seed: int = seed) -> ImageSet:
+    def load(count: int | None, seed: int) -> ImageSet:
         task = task_named(spec.model.task)
         return images_for(model, spec.data, task=task, num_samples=count, seed=seed, data_roots=data_roots)
 
-    if wanted is None:
-        images = load(None)
-        curves, proof = split(images, seed)
-        if len(curves) != result.num_samples:  # the run is older than the split, or the folder has changed
-            curves, proof = images, images.subset([])
-    else:
-        curves = load(wanted)
-        if spec.data.kind == "random":
-            proof = load(max(wanted, LEAST_HELD_OUT), seed + 1)
-        else:  # a longer draw with one seed begins with the shorter one
-            proof, seen = load(wanted + MOST_HELD_OUT), set(curves.names)
-            if not proof.indicative:
-                proof = proof.subset([index for index, name in enumerate(proof.names) if name not in seen])
+    settings, made_up = spec.sensitivity, spec.data.kind == "random"
+    curves, proof = curves_and_others(
+        load, settings.num_samples, settings.seed, measured=result.num_samples, made_up=made_up
+    )
     if len(proof) >= LEAST_HELD_OUT:
         return ProofImages(curves=curves, proof=proof, note=f"Checked on {len(proof)} images not used above.")
     note = (

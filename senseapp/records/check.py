@@ -34,7 +34,9 @@ class CheckSpec:
         num_samples: images to draw; None takes all.
         threads, batch: of the calls that are timed.
         candidate_title: what people call the candidate; empty takes the name of its file.
-        own_images: how many of the images are those that the candidate was made with, as far as known.
+        own_images: how many of the images are those that the candidate was made with, as far as known; where enough
+            others are left of them, these are taken.
+        own_wanted, own_seed: how many the run of the candidate was to draw, None for a share of all, and its seed.
         processor: simulated, whose answers are checked too; empty for none.
         processor_seconds: that its simulator may take.
     """
@@ -51,6 +53,8 @@ class CheckSpec:
     batch: int = 1
     candidate_title: str = ""
     own_images: int = 0
+    own_wanted: int | None = None
+    own_seed: int = 0
     processor: str = ""
     processor_seconds: float = SIMULATED_SECONDS
 

@@ -154,7 +154,7 @@ def test_one_that_fails_comes_with_cause_classes_and_files(app: AppTest, finishe
     assert [each.label for each in app.get("download_button")] == [
         "Page (HTML)",
         "For merge requests (Markdown)",
-        "For build servers (JUnit)",
+        "For build servers (XML)",
     ]
     assert len(app.dataframe) == 4  # classes, pictures, tensors, operators
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from senseapp.core.errors import InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.core.steps import Progress
 from senseapp.core.texts import plural
-from senseapp.data.images import ImageSet, effective_preprocessing
+from senseapp.data.images import ImageSet, draw, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.measure.readings import reading_of
@@ -28,7 +28,9 @@ from senseapp.prove.check.sides import (
     open_file,
     open_weights,
 )
+from senseapp.prove.evaluator import curves_and_others
 from senseapp.records.check import CheckSpec
+from senseapp.records.inputs import LEAST_HELD_OUT
 from senseapp.records.spec import RunSpec
 from senseapp.runtimes.open_file import shape_text
 from senseapp.tasks import Task, task_named
@@ -48,6 +50,7 @@ class PreparedReference:
     num_outputs: int
     reading: Reading
     notes: tuple[str, ...]
+    own_images: int
 
 
 def prepare_reference(
@@ -86,15 +89,18 @@ def prepare_reference(
         )
         loaded = _with_outputs_of(side, task, loaded)
     progress("Loading the images")
-    images = images_for(
-        loaded,
-        data,
-        task=task,
-        num_samples=spec.num_samples,
-        seed=spec.seed,
-        data_roots=data_roots,
-        progress=progress,
-    )
+    own_images = spec.own_images
+
+    def load(count: int | None, seed: int) -> ImageSet:
+        return images_for(
+            loaded, data, task=task, num_samples=count, seed=seed, data_roots=data_roots, progress=progress
+        )
+
+    images = load(spec.num_samples, spec.seed)
+    if own_images:
+        _, others = curves_and_others(load, spec.own_wanted, spec.own_seed, measured=own_images)
+        if len(others) >= LEAST_HELD_OUT:
+            images, own_images = draw(others, spec.num_samples, spec.seed), 0
     if side is None:
         side = open_weights(model, loaded, images, preprocessing, task)
     return PreparedReference(
@@ -105,6 +111,7 @@ def prepare_reference(
         num_outputs=loaded.num_classes,
         reading=reading_of(RunSpec(model=model, data=data), loaded),
         notes=data.chosen_by,
+        own_images=own_images,
     )
 
 

@@ -115,7 +115,7 @@ class _Comparison:
         reference, images = prepared.reference, prepared.images
         judged, not_finite = self._judged()
         bound = loss_bound(judged, *self._metric_and_limit(judged.judge))
-        limits = [comparable(len(images), not_finite), loss_limit(bound, own_images=self.spec.own_images)]
+        limits = [comparable(len(images), not_finite), loss_limit(bound, own_images=prepared.own_images)]
         steps.progress("Timing both files in turns")
         seconds, notes = self._times()
         time_ratio = ratio(seconds[1], seconds[0])
