@@ -19,6 +19,7 @@ the log.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 _LONGEST_MESSAGE = 800  # characters: some sentences with quoted names; a longer quotation is hostile or useless
@@ -161,13 +162,25 @@ def check_counts(settings: object, *names: str) -> None:
             raise InvalidSpec(f"{name} must be at least 1, got {value}.")
 
 
-def first_line_of(error: BaseException, most: int = 200) -> str:
-    """Return the first line of an error's message without its full stop, for use in a sentence.
+_NEXT_SENTENCE = re.compile(r"(?<=\w\w[.!?]) +(?=[A-Z])")
 
-    If it is empty, return the type of the error.
+
+def first_line_of(error: BaseException, most: int = 200) -> str:
+    """Return the first sentence in the first line of an error's message, without its full stop, for use in a sentence.
+
+    One of more than ``most`` letters ends between two words, with an ellipsis. If it is empty, return the type of the
+    error.
+
+    >>> first_line_of(ValueError("The shapes cannot be broadcast. Move the axes."))
+    'The shapes cannot be broadcast'
+    >>> first_line_of(ValueError("The shapes cannot be broadcast"), most=27)
+    'The shapes cannot be …'
     """
     lines = str(error).strip().splitlines()
-    return lines[0][:most].rstrip(" .") if lines else f"{type(error).__name__} without a message"
+    if not lines:
+        return f"{type(error).__name__} without a message"
+    sentence = _NEXT_SENTENCE.split(lines[0], maxsplit=1)[0].rstrip(" .")
+    return sentence if len(sentence) <= most else f"{sentence[:most].rpartition(' ')[0] or sentence[:most]} …"
 
 
 def is_about_memory(error: BaseException) -> bool:
