@@ -1,4 +1,4 @@
-"""How pages look: contrast of every text in light and dark, narrow screens, height of the Schedule page."""
+"""How pages look: contrast of every text in light and dark, narrow screens, and how much is on the Schedule page."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ from tests.cases import first_of
 pytestmark = pytest.mark.browser
 
 AA, AA_LARGE = 4.5, 3.0
-TALLEST_SCHEDULE = 900
+TALLEST_SCHEDULE, MOST_CONTROLS, MOST_WORDS = 900, 15, 150
 
 CONTRASTS = """
 () => {
@@ -79,6 +79,23 @@ def does_not_scroll_sideways(page: Page, *widths: int) -> None:
         wait_until(page, "document.documentElement.scrollWidth <= window.innerWidth")
 
 
+CONTROLS = """
+block => [...block.querySelectorAll("button, a, input, summary, textarea, select, [role=slider], [role=tab]")].filter(
+  each => each.checkVisibility({ visibilityProperty: true }) && each.getBoundingClientRect().width > 0
+    && (each.closest("summary") || !each.closest("details:not([open])"))
+).map(each => each.getAttribute("aria-label") || each.innerText)
+"""
+"""What can be pressed or typed into, help marks and tools of charts too, of what is not folded."""
+WORDS = r"""
+block => {
+  const count = text => text.split(/\s+/).filter(Boolean).length;
+  const others = [...block.querySelectorAll("svg text, [data-testid=stIconMaterial]")];
+  return count(block.innerText) - others.reduce((sum, each) => sum + count(each.innerText ?? each.textContent), 0);
+}
+"""
+"""The words that are not folded, but for those inside charts and for the names of icons."""
+
+
 WIDTHS = (390, 640, 1920, 1280)  # 640 is a window of 1280 at 200 % zoom
 
 
@@ -108,6 +125,8 @@ def test_every_text_can_be_read_and_no_page_is_wider_than_its_window(
             expect(page.get_by_role("button", name="Check the whole schedule")).to_be_visible()
             block = page.get_by_test_id("stMainBlockContainer")
             assert block.evaluate("block => block.scrollHeight") <= TALLEST_SCHEDULE
+            assert len(block.evaluate(CONTROLS)) <= MOST_CONTROLS, block.evaluate(CONTROLS)
+            assert block.evaluate(WORDS) <= MOST_WORDS
         if scheme == "light":
             does_not_scroll_sideways(page, *WIDTHS)
     if scheme == "light":
