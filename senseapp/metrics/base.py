@@ -107,6 +107,7 @@ class Metric(ABC):
         term: its name among experts, where that is another one; see :attr:`in_terms`.
         term_change: what experts call ``delta``; empty for ``term``.
         term_unit: of ``delta`` and ``value``, where everyday words have none.
+        as_answers: of a divergence, pairs of ``delta`` and the share that is said in its place, as of changed answers.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Metric(ABC):
     term: str = ""
     term_change: str = ""
     term_unit: str = ""
+    as_answers: tuple[tuple[float, float], ...] = ()
 
     @property
     def tolerable(self) -> float:
@@ -300,6 +302,7 @@ class Metric(ABC):
             axis_title="",
             value_title="",
             term="",
+            as_answers=(),
             value_unit=self.term_unit or self.value_unit,
             change_unit=self.term_unit or self.change_unit,
         )
@@ -327,6 +330,10 @@ class Metric(ABC):
     @property
     def axis(self) -> str:
         """Title of the axis that a drop is drawn on, with its unit."""
+        if self.as_answers:  # which says its unit
+            return self.axis_title
+        if self.divergence and self.axis_title and not self.change_unit:  # without a unit that anybody knows
+            return f"{self.axis_title} (up to {self.notable:g} hardly shows)"
         return _with_unit(self.axis_title or self.change_title, self.change_unit)
 
     @property
@@ -342,16 +349,46 @@ class Metric(ABC):
 
     def change_text(self, delta: float) -> str:
         """Return a drop as text, above zero for the worse: ``6.4 points``, ``< 0.001 nats``, ``−0.3 points``."""
+        if self.as_answers:
+            number = self._of_hundred(delta)
+            about = "" if number.startswith("over") else "under " if number.startswith("<") else "about "
+            return f"{about}{number.removeprefix('< ')} {self.change_unit}"
         return f"{number_text(self.factor * delta, digits=self.digits)} {self.change_unit}".strip()
 
     def limit_text(self, delta: float) -> str:
         """Return a drop that somebody allows, as exactly as it was set: ``1 point``, ``0.25 points``, ``0.02``."""
+        if self.as_answers:
+            return f"{self._of_hundred(delta)} {self.change_unit}"
         number = f"{self.factor * delta:.3g}"
         return f"{number} {self.change_unit.removesuffix('s') if number == '1' else self.change_unit}".strip()
 
     def interval_text(self, low: float, high: float) -> str:
         """Return an interval in the unit of :meth:`change_text`: ``7.4 to 8.6``."""
+        if self.as_answers:
+            return " to ".join(map(self._of_hundred, (low, high)))
         return " to ".join(number_text(self.factor * end, digits=self.digits) for end in (low, high))
+
+    def in_answers(self, known: tuple[tuple[float, float], ...], counted: str) -> Metric:
+        """Return this divergence as how many of 100 ``counted`` ones change with it, by the ``known`` pairs."""
+        return replace(
+            self,
+            label=f"Changed {counted}, about",
+            change_title=f"Changed {counted}",
+            axis_title=f"Of 100 {counted}, about so many change",
+            finding=" changes {}",
+            change_unit=f"of 100 {counted}",
+            as_answers=known,
+        )
+
+    def _of_hundred(self, delta: float) -> str:
+        """Return how many of 100 answers change by :attr:`as_answers`; ``over 41.7`` beyond the last."""
+        if not math.isfinite(delta):
+            return number_text(delta, digits=1)
+        import numpy as np
+
+        deltas, shares = ([pair[part] for pair in self.as_answers] for part in range(2))
+        text = number_text(100 * float(np.interp(delta, deltas, shares)), digits=1).removesuffix(".0")
+        return f"over {text}" if delta > deltas[-1] else text
 
     def value_text(self, value: float) -> str:
         """Return the metric itself as text: ``97.8 %``, ``0.081 nats``."""

@@ -65,7 +65,7 @@ class Decision:
             return "No schedule to take" if self.goal == "targets" else "Keep the original"
         if self.goal != "targets":
             return found.headline
-        saved = f"{100 * (1 - _bytes_left(found)):.0f} % of the layers' bytes if stored compactly"
+        saved = f"{100 * (1 - _bytes_left(found)):.0f} % of the weights' size, at best"
         return f"Targets that save {saved} · {found.answers_text} ({found.evidence})"
 
     @property

@@ -204,12 +204,17 @@ class Candidate:
 
     @property
     def evidence(self) -> str:
-        """``93 to 98; 112 unseen images``."""
+        """``112 unseen images``, whose bound is said beside it; of a file without one with its interval."""
+        where = f"{self.images} unseen" if self.held_out else f"{self.images} of the run's own"
+        ends = f"{self.interval_text}; " if math.isnan(self.bound) else ""
+        return f"{ends}{where} {'image' if self.images == 1 else 'images'}"
+
+    @property
+    def interval_text(self) -> str:
+        """``93 to 98``: the 95 % interval of the answers."""
         view = METRICS[self.metric]
         low, high = value_interval(self.loss)
-        ends = f"{_of_hundred(low)} to {_of_hundred(high)}" if view.is_share else view.interval_text(low, high)
-        where = f"{self.images} unseen" if self.held_out else f"{self.images} of the run's own"
-        return f"{ends}; {where} {'image' if self.images == 1 else 'images'}"
+        return f"{_of_hundred(low)} to {_of_hundred(high)}" if view.is_share else view.interval_text(low, high)
 
     @property
     def integers_text(self) -> str:

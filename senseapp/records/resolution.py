@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from senseapp.core.registry import grouped
 from senseapp.core.texts import plural
-from senseapp.metrics import METRICS, divergence_among, primary_among
+from senseapp.metrics import METRICS, Metric, divergence_among, primary_among
 from senseapp.records.measurement import RunResult, Status
 from senseapp.tasks import task_named
 
@@ -122,21 +122,64 @@ def hides_losses(result: RunResult, metric: str) -> str:
     visible = smallest_visible_loss(result, metric)
     if visible is None or visible <= METRICS[metric].notable:
         return ""
-    return unseen_below(result.num_samples, metric, visible)
+    return unseen_below(result.num_samples, everyday(result, metric), visible)
 
 
-def unseen_below(num_images: int, metric: str, loss: float) -> str:
+_FEWEST_PAIRS, _LEAST_SHARE = 8, 0.01  # measurements, and the share that changes in one, which tell harm in answers
+
+
+def everyday(result: RunResult, name: str) -> Metric:
+    """Return a metric in everyday words: a divergence as how many of 100 answers change with it in this run.
+
+    That is the non-decreasing function of the divergence that is nearest, in squares, to the shares that changed in the
+    measurements of single layers. Too few of them, or hardly any change, leave the metric as it is.
+    """
+    metric = METRICS[name]
+    measured = (METRICS[each] for each in METRICS if each in result.shown_metrics)
+    share = next((each for each in measured if each.primary and each.counted and not each.needs_labels), None)
+    if not metric.divergence or share is None:
+        return metric
+    question = "harm in answers", name
+    if question not in result.kept or result.kept[question][0] != len(result.measurements):
+        changes = [(item.change(name), item.change(share.name)) for item in result.measurements]
+        pairs = [(one.delta, two.delta) for one, two in changes if one is not None and two is not None]
+        result.kept[question] = len(result.measurements), _rising([each for each in pairs if np.isfinite(each).all()])
+    known = result.kept[question][1]
+    return metric.in_answers(known, share.counted) if known else metric
+
+
+def _rising(pairs: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Return the means of blocks of ``pairs`` between which the second numbers rise with the first; empty for too few.
+
+    Source: Ayer et al. (1955), An empirical distribution function for sampling with incomplete information: adjacent
+    blocks that fall are pooled.
+    """
+    if len(pairs) < _FEWEST_PAIRS or max(share for _, share in pairs) < _LEAST_SHARE:
+        return ()
+    blocks: list[tuple[int, float, float]] = [(1, 0.0, 0.0)]  # pairs, and sums of both numbers; none is lost for 0
+    for delta, share in sorted(pairs):
+        blocks.append((1, delta, share))
+        while len(blocks) > 1 and blocks[-1][2] * blocks[-2][0] <= blocks[-2][2] * blocks[-1][0]:
+            last, before = blocks.pop(), blocks.pop()
+            blocks.append((last[0] + before[0], last[1] + before[1], last[2] + before[2]))
+    means = [(delta / count, share / count) for count, delta, share in blocks]
+    return (0.0, 0.0), *((delta, share) for delta, share in means if delta > 0 and share > 0)
+
+
+def unseen_below(num_images: int, metric: str | Metric, loss: float) -> str:
     """Return ``20 images cannot show losses under about 16 points``, no more exactly than ``loss`` is known."""
     return _sentence("{} cannot show {} under about {}", num_images, metric, loss)
 
 
-def seen_from(num_images: int, metric: str, loss: float) -> str:
+def seen_from(num_images: int, metric: str | Metric, loss: float) -> str:
     """Return ``512 images show harm from about 0.006``."""
     return _sentence("{} show {} from about {}", num_images, metric, loss).replace("about < ", "under ")
 
 
-def _sentence(words: str, num_images: int, metric: str, loss: float) -> str:
-    view = METRICS[metric]
+def _sentence(words: str, num_images: int, metric: str | Metric, loss: float) -> str:
+    view = METRICS[metric] if isinstance(metric, str) else metric
+    if view.as_answers:
+        return words.format(plural(num_images, "image"), "changes", view.limit_text(loss))
     kind = "losses" if view.change_unit else view.change_inside  # which a number without a unit is of
     scaled = view.factor * loss  # large figures have no decimals, in the unit shown
     shown = f"{scaled:.0f} {view.change_unit}".strip() if scaled >= 10.0 else view.change_text(loss)

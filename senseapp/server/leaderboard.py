@@ -14,6 +14,7 @@ from senseapp.records.measurement import LayerMeasurement, RunResult, counted
 from senseapp.records.resolution import (
     baseline_warning,
     cannot_tell,
+    everyday,
     opening_level,
     seen_from,
     smallest_visible_loss,
@@ -61,7 +62,7 @@ def headline(result: RunResult) -> str:
     if not ranked:
         return f"No layer could be measured at {result.compression.scale.text(level)}."
     worst, change = ranked[0]
-    drop = f"{worst.layer}{_loses(change)} at {result.compression.scale.text(level)}"
+    drop = f"{worst.layer}{_loses(change, result)} at {result.compression.scale.text(level)}"
     if worst.estimated:
         return f"Most fragile by estimate: {drop}. Run the exact measurement to be sure."
     measured = [pair for pair in ranked if not pair[0].estimated]
@@ -75,7 +76,7 @@ def headline(result: RunResult) -> str:
     if intact == len(every):
         nothing = _nothing_seen(result, level, metric, visible, counted(every))
         return nothing + _first_stronger_loss(result, level, metric)
-    some, few = f"{intact} of {counted(every)}", unseen_below(result.num_samples, metric, visible)
+    some, few = f"{intact} of {counted(every)}", unseen_below(result.num_samples, everyday(result, metric), visible)
     if visible > METRICS[metric].notable:
         return f"Most fragile: {drop}. Too few images to say for {some}: {few}."
     lose = "lose" if intact != 1 else "loses"
@@ -98,14 +99,14 @@ def _nothing_seen(result: RunResult, level: float, metric: str, visible: float, 
     if visible <= METRICS[metric].notable:
         return f"No layer loses anything measurable at {at} ({layers}){_seen(result, metric, visible)}."
     finer = divergence_among(result.shown_metrics)
-    instead = f", or look at {METRICS[finer].change_inside}" if finer and finer != metric else ""
-    few = unseen_below(result.num_samples, metric, visible)
+    instead = f", or look at {everyday(result, finer).change_inside}" if finer and finer != metric else ""
+    few = unseen_below(result.num_samples, everyday(result, metric), visible)
     return f"{few[0].upper()}{few[1:]} at {at} ({layers}): add images{instead}."
 
 
 def _seen(result: RunResult, metric: str, visible: float) -> str:
     """Return the smallest loss that the images show, as a clause; empty if it is 0."""
-    return f": {seen_from(result.num_samples, metric, visible)}" if visible else ""
+    return f": {seen_from(result.num_samples, everyday(result, metric), visible)}" if visible else ""
 
 
 def _first_stronger_loss(result: RunResult, level: float, metric: str) -> str:
@@ -115,13 +116,13 @@ def _first_stronger_loss(result: RunResult, level: float, metric: str) -> str:
         ranked = result.ranked(other, metric)
         if ranked and not ranked[0][0].estimated and ranked[0][1].ci_low > 0:
             worst, change = ranked[0]
-            return f" Most fragile beyond that: {worst.layer}{_loses(change)} at {scale.text(other)}."
+            return f" Most fragile beyond that: {worst.layer}{_loses(change, result)} at {scale.text(other)}."
     return ""
 
 
-def _loses(change: MetricChange) -> str:
+def _loses(change: MetricChange, result: RunResult) -> str:
     """Return the change in words, to follow the name of a layer."""
-    metric = METRICS[change.metric]
+    metric = everyday(result, change.metric)
     return metric.finding.format(metric.change_text(change.delta))
 
 

@@ -76,9 +76,12 @@ def fragility_colour() -> alt.Color:
 
 def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
     """Return the meaning of the colours, the most robust first."""
-    ends = [f"{metric.factor * metric.notable * step:g}" for step in FRAGILITY_STEPS[1:]]
+    ends = [
+        metric.limit_text(metric.notable * step).removesuffix(f" {metric.change_unit}") for step in FRAGILITY_STEPS[1:]
+    ]
+    limit = metric.limit_text(metric.notable) + ", hardly shows" * (metric.divergence and not metric.change_unit)
     texts = [
-        f"{metric.change_title} up to {metric.limit_text(metric.notable)}",
+        f"Up to {limit} change" if metric.as_answers else f"{metric.change_title} up to {limit}",
         *(f"to {end}" for end in ends),
         "more",
         "too few images to say",

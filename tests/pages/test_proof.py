@@ -68,18 +68,18 @@ def test_measured_stands_beside_predicted(app, service, finished_run, backend: B
     assert not app.exception
     words = texts(app)
     for expected in (
-        "Measured harm",
-        "**0.100 (0.090 to 0.110; 269 images)**",
+        "Measured KL divergence",
+        "**0.100 nats (0.090 to 0.110; 269 images)**",
         "**4.00 kB**",
         "Weights with zeros compressed, on disk",
         "**1.50 kB, 37.5 % of the original's 4.00 kB of weights**",
         "269 images",
-        "1.0 points (0 to 2.0) on 269 other images, after repair",
+        "1.0 points (95 % interval 0 to 2.0) on 269 other images, after repair",
     ):
         assert expected in words
     helps = {label.value: label.proto.help for label in app.caption}
-    assert "0: they stay as they are; up to 0.02 hardly shows" in helps["Measured harm"]
-    assert "A file that runs is larger" in helps["Layers' bytes if stored compactly"]
+    assert "0: they stay as they are; up to 0.02 hardly shows" in helps["Measured KL divergence"]
+    assert "A file that runs is larger" in helps["Size of the weights, at best"]
     assert any("“At most” is a bound" in str(each.proto.help) for each in app.markdown)
     assert proof_rows(app)[:3] == [
         ("Before", "95.0 %", "", ""),

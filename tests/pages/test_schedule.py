@@ -44,7 +44,8 @@ def test_the_target_moves_the_figures_at_once(schedule: AppTest, finished_run: s
     assert "100 % → 49" in texts(schedule)
     schedule.slider(key=f"schedule.target.{finished_run}").set_value(70).run()
     assert "100 % → 29" in texts(schedule)
-    assert "Predicted harm" in texts(schedule)
+    assert "Predicted changed answers" in texts(schedule)
+    assert re.search(r"about \d+ of 100 answers", texts(schedule))
 
 
 def test_the_classic_rule_has_a_gamma(schedule: AppTest, finished_run: str) -> None:
@@ -182,7 +183,7 @@ def test_zeros_and_bits_are_combined_where_both_were_measured(
     app.slider(key=f"schedule.target.{finished_run}").set_value(85).run()
     app.selectbox(key=f"format.{finished_run}").set_value("csv").run()
     assert {"sparsity", "quantization"} <= set(preview(app).replace("\n", ",").split(","))
-    assert "Bytes left if stored compactly (%)" in "".join(specs(app))
+    assert "Size left of the weights, at best (%)" in "".join(specs(app))
     offered = app.selectbox(key=f"format.{finished_run}").options
     assert FORMATS["nni3"].title not in offered  # it holds one compression
     assert FORMATS["yaml"].title in offered

@@ -24,7 +24,7 @@ from senseapp.server.inputs import usual_settings
 from senseapp.tasks import Task
 
 _GOAL_KEY, _KIND_KEY, _METRIC_KEY = "analyze.goal", "analyze.compression.kind", "analyze.metric"
-_AUTOMATIC = {"automatic": "Automatic: right answers where many images are labelled, else harm"}
+_AUTOMATIC = {"automatic": "Automatic: right answers where many images are labelled, else how far answers move"}
 _MORE = "More options"
 
 

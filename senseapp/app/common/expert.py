@@ -14,6 +14,8 @@ from senseapp.app.common.state import session
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, Metric
+from senseapp.records.measurement import RunResult
+from senseapp.records.resolution import everyday
 
 _KEY = "account.expert"
 _OF_PIXELS = re.compile(r", less a mean of [-\d.e+, ]+, over a std of [-\d.e+]+(, [-\d.e+]+)*")
@@ -54,9 +56,11 @@ def expert_switch() -> None:
     st.toggle("Expert", key=_KEY, on_change=_keep, help=about)
 
 
-def metric_shown(name: str) -> Metric:
-    """Return the metric ``name`` in the words of this person: everyday ones, or the terms of the field."""
-    return METRICS[name].in_terms if expert() else METRICS[name]
+def metric_shown(name: str, result: RunResult | None = None) -> Metric:
+    """Return the metric ``name`` in the words of this person: everyday ones, of a ``result``, or terms of the field."""
+    if expert():
+        return METRICS[name].in_terms
+    return METRICS[name] if result is None else everyday(result, name)
 
 
 def metrics_offered(names: Sequence[str], usual: str) -> list[str]:
@@ -64,9 +68,9 @@ def metrics_offered(names: Sequence[str], usual: str) -> list[str]:
     return [name for name in names if name == usual or METRICS[name].is_everyday or expert()]
 
 
-def metric_help(names: Sequence[str]) -> Markdown:
+def metric_help(names: Sequence[str], result: RunResult | None = None) -> Markdown:
     """Return what each of the metrics to choose from says."""
-    return md("\n").join(md("- **{}**: {}", metric_shown(name).label, METRICS[name].help) for name in names)
+    return md("\n").join(md("- **{}**: {}", metric_shown(name, result).label, METRICS[name].help) for name in names)
 
 
 def _keep() -> None:

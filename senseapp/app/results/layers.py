@@ -20,6 +20,7 @@ from senseapp.core.markdown import md
 from senseapp.records.spec import without_folders
 from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import can_be_distiller_csv, write_distiller_csv
+from senseapp.views.charts.axes import answer_ticks
 from senseapp.views.charts.layers import drop_domain, marked, sensitivity_bars
 from senseapp.views.charts.levels import curve_rows, sensitivity_curves, sensitivity_heatmap
 from senseapp.views.frames.results import counted_rows, layer_rewards
@@ -111,6 +112,8 @@ def values_table(view: RunView) -> None:
     """Show the values of all layers, the most fragile first, and how far the level was truly reached."""
     metric, column, rows = view.metric, st.column_config, marked(view.ranked)
     rows = rows.assign(reached_text=[view.compression.scale.reached_text(level) for level in rows["reached"]])
+    if metric.as_answers:  # of what they are stands in the head
+        rows = rows.assign(change_text=rows["change_text"].str.rsplit(n=1).str[0])
     if (rewards := layer_rewards(rows, view.result, metric)) is not None:
         rows = rows.assign(reward=rewards)
     st.markdown(md("## All values at {}", view.level_text))
@@ -127,9 +130,9 @@ def values_table(view: RunView) -> None:
         "change_text": column.TextColumn(
             metric.change_title if metric.divergence else "Drop",
             help=f"{metric.change_title}. Above zero is worse.",
-            width=105,
+            width=112 if metric.as_answers else 95,
         ),
-        "interval_text": column.TextColumn("95 % interval", width=95),
+        "interval_text": column.TextColumn("95 % interval", width=88 if metric.as_answers else 105),
     }
     if rows["source"].nunique() > 1:
         columns["source"] = column.TextColumn("Source", width=80)
@@ -189,6 +192,7 @@ def curves_tab(view: RunView) -> None:
                 all_layers=list(dict.fromkeys(every["row"])),
                 x_title=scale.axis,
                 y_title=metric.axis,
+                ticks=answer_ticks(metric),
                 picked=view.picked_row,
                 falling=scale.stronger_is_lower,
                 height=460,

@@ -96,7 +96,8 @@ def _bars(view: RunView) -> None:
     known, metric = view.rows["drop"].dropna(), view.metric
     fragile = int((known > metric.factor * metric.notable).sum())
     total, least = fmt.plural(len(known), view.target_noun), metric.limit_text(metric.notable)
-    title = f"{fragile or 'None'} of {total} with {metric.change_inside} above {least} at {view.level_text}"
+    more = f"change more than {least}" if metric.as_answers else f"with {metric.change_inside} above {least}"
+    title = f"{fragile or 'None'} of {total} {more} at {view.level_text}"
     st.title(title, anchor=False)
     rows = marked(view.ranked).head(_MOST_ROWS)
     if len(rows) < len(view.ranked):

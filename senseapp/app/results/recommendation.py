@@ -37,7 +37,7 @@ from senseapp.views.charts.layers import marked
 from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
 from senseapp.views.frames import files
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import INTERVAL_OR_BOUND, caveat_of, download_stem, markdown_table
+from senseapp.views.words.wording import caveat_of, download_stem, markdown_table
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 _MOST_BARS = 9  # rows of the one chart
@@ -114,7 +114,7 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
         st.warning(warning, icon=":material/warning:")
     st.markdown(md("## {}", answer.headline))
     if answer.evidence:
-        st.caption(answer.evidence, help=INTERVAL_OR_BOUND)
+        st.caption(answer.evidence)
     st.markdown(answer.reason)
     if answer.choice is None or not answer.choice.runs:
         show_notes(backend.service().work.missing(record.run_id))
@@ -190,6 +190,7 @@ def files_section(record: RunRecord, result: RunResult) -> None:
         "size": "Size",
         "time": "Time of a call",
         "answers": "Answers",
+        "interval": "95 % interval",
         "opened_by": "What for",
         "standing": "Worth it",
     }
@@ -274,7 +275,8 @@ def candidates_figure(
         alt_text="; ".join(rows["description"]),
         key=f"recommendation.files.{record.run_id}",
         caveat=caveat_of(result),
-        reading="Dots: measured files. Large: recommended. Pale: not worth taking. Cross: the original.",
+        reading="Dots: measured files, with 95 % intervals. Large: recommended. Pale: not worth taking. Cross: the "
+        "original.",
         data=rows,
         level=3,
         saves=False,

@@ -11,7 +11,7 @@ import streamlit as st
 
 from senseapp.app.common.account import share_run
 from senseapp.app.common.address import SWITCH, WORDS, address_of, bound, named, one_of, setting
-from senseapp.app.common.expert import metric_help, metric_shown, metrics_offered
+from senseapp.app.common.expert import expert, metric_help, metric_shown, metrics_offered
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.state import pick, pick_key, picked_layer
 from senseapp.descriptions import CompressionDescription
@@ -127,9 +127,9 @@ def choose_view(run_id: str, result: RunResult, *, page: str, layers: bool = Fal
     name = row.selectbox(
         "Metric",
         offered,
-        format_func=lambda metric: metric_shown(metric).label,
+        format_func=lambda metric: metric_shown(metric, result).label,
         **setting,
-        help=metric_help(offered),
+        help=metric_help(offered, result),
         label_visibility="collapsed",
         width=264,
     )
@@ -148,13 +148,14 @@ def _view(run_id: str, result: RunResult, metric: str, level: float) -> RunView:
     """Return a view of a run; its frame is made once per state of the run: read only."""
     # What changes with every measurement that a run adds.
     state = (len(result.measurements), len(result.estimates), result.num_samples, result.seconds)
-    frame = _made_frame(run_id, metric, state, result)
-    return RunView(run_id=run_id, result=result, metric=metric_shown(metric), level=level, frame=frame)
+    shown = metric_shown(metric, result)
+    frame = _made_frame(run_id, metric, (*state, expert()), result, shown)
+    return RunView(run_id=run_id, result=result, metric=shown, level=level, frame=frame)
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)  # tables of runs and metrics, of all sessions
-def _made_frame(run_id: str, metric: str, state: tuple[float, ...], _result: RunResult) -> pd.DataFrame:
-    return measurement_frame(_result, metric)
+def _made_frame(run_id: str, metric: str, state: tuple[float, ...], _result: RunResult, _shown: Metric) -> pd.DataFrame:
+    return measurement_frame(_result, metric, view=_shown)
 
 
 def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: RunResult) -> None:

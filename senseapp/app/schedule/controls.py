@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, choose, number, one_of, span, whole
-from senseapp.app.common.expert import expert_toggle
+from senseapp.app.common.expert import expert_toggle, metric_shown
 from senseapp.app.common.state import LayerEdits, edits_key, layer_edits, session
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner, choose_time, edits_form
 from senseapp.core.markdown import md
@@ -22,6 +22,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.run_tasks import DropLimit
+from senseapp.solve.curve_set import damage_metric
 from senseapp.views.frames.files import SHARES
 from senseapp.views.frames.results import editing_frame, metrics_of
 
@@ -34,9 +35,9 @@ _METHOD_HELP = md(
 _BUDGETS = SHARES | {"bits": "Average bits", MILLISECONDS: "Milliseconds of a call"}
 _BUDGET_HELP = (
     "What the target counts, over all compressible layers: weights set to zero or removed, bytes of weights, "
-    "multiply-accumulates, or the average number of bits per weight. Bytes are predicted for compact storage: one bit "
-    "for each position and what is not zero, at its bits; the files say their own sizes. Milliseconds add up what "
-    "layers take, and what changes between 8 bits and full precision costs."
+    "multiply-accumulates, or the average number of bits per weight, where unmeasured layers count with 32. Bytes are "
+    "predicted for compact storage: one bit for each position and what is not zero, at its bits; the files say their "
+    "own sizes. Milliseconds add up what layers take, and what changes between 8 bits and full precision costs."
 )
 _PERCENTS = (1, 99)  # of a slider: 0 asks for nothing, and 100 leaves no network
 _USUAL_PERCENT = 50  # the first target of a run without a recommendation: the middle of the slider
@@ -115,7 +116,6 @@ def _choose_fraction(run_id: str, result: RunResult) -> float:
         most,
         format="%d %%",
         **bound(run_id, "target", whole(least, most), first, key=f"schedule.target.{run_id}"),
-        help="How much must go, of what the budget counts.",
     )
     return float(percent) / 100
 
@@ -133,11 +133,7 @@ def _choose_bits(run_id: str, result: RunResult) -> float:
     first = max(_recommended(run_id, "bits") or float(min(max(4, min(measured)), max(measured))), min(choices))
     ends = (min(choices), max(*choices, first))  # where some layers have to stay as they are, more are recommended
     found = st.slider(
-        "Average bits",
-        *ends,
-        step=0.1,
-        **bound(run_id, "bits", number(*ends), first, key=f"schedule.bits.{run_id}"),
-        help="Average number of bits over all weights of compressible layers; unmeasured layers count with 32.",
+        "Average bits", *ends, step=0.1, **bound(run_id, "bits", number(*ends), first, key=f"schedule.bits.{run_id}")
     )
     return float(found)
 
@@ -185,19 +181,21 @@ def _choose_loss(run_id: str, result: RunResult) -> DropLimit:
     metrics = [name for name in metrics_of(result) if METRICS[name].additive]
     finer = divergence_among(metrics)
     usual = finer if finer and hides_losses(result, metrics[0]) else metrics[0]
-    labels = {name: METRICS[name].label for name in metrics}
+    labels = {name: metric_shown(name, result).label for name in metrics}
     view = METRICS[choose("Loss measured by", labels, usual, run_id, "loss_by", is_list=True)]
     if hidden := hides_losses(result, view.name):
         st.caption(md(":material/info: {}.", hidden))
     first = 1.0 if view.is_share else 0.05
     allowed = st.number_input(
-        f"Largest loss ({view.change_unit})",
+        f"Largest loss ({view.change_unit or view.axis})",
         min_value=0.0,
         step=0.5 if view.is_share else 0.01,
         format="%.1f" if view.is_share else "%.3f",
         **bound(run_id, f"loss_{view.name}", number(0), first, key=f"schedule.drop.{view.name}.{run_id}"),
         help="A schedule that is measured to lose more is not taken.",
     )
+    if (shown := metric_shown(view.name, result)).as_answers:
+        st.caption(f"That is {shown.change_text(allowed)}.")
     repair = expert_toggle(
         "Repair where it helps",
         **bound(run_id, "repair_tried", SWITCH, usual=True, key=f"schedule.drop_repair.{run_id}"),
@@ -211,7 +209,8 @@ def _choose_loss(run_id: str, result: RunResult) -> DropLimit:
 def layer_table(run_id: str, schedule: Schedule | None, result: RunResult) -> None:
     """Show one row per layer or coupled group, to be changed; without a schedule, what was set."""
     edits, compression = layer_edits(run_id), result.compression.description
-    rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
+    view = metric_shown(schedule.metric if schedule is not None else damage_metric(result), result)
+    rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds, view=view)
     st.caption(
         "Type an amount to lock a layer at it, or tick Locked to keep what it has; all other layers are solved again. "
         "At least and At most limit one layer."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.expert import expert
+from senseapp.app.common.expert import expert, metric_shown
 from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import complain, show_notes, wait_for
 from senseapp.app.common.run_guard import report_button
@@ -17,7 +17,6 @@ from senseapp.app.schedule.settings import ScheduleSettings, schedule_file
 from senseapp.app.schedule.trade_off import trade_off_view
 from senseapp.core.errors import InfeasibleBudget, SenseError
 from senseapp.core.markdown import Markdown, md
-from senseapp.metrics import METRICS
 from senseapp.records.deployment import MILLISECONDS
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
@@ -180,7 +179,7 @@ def _solved_elsewhere(
     return found
 
 
-_COMPACT = "Layers' bytes if stored compactly"
+_COMPACT = "Size of the weights, at best"
 _FILE = "Smallest file that runs, on disk"
 _HELPS = {
     _COMPACT: "Predicted, of the weights of the compressible layers alone: what they would need if each took only the "
@@ -196,7 +195,7 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
 
     Experts see the multiplications too.
     """
-    metric, achieved = METRICS[schedule.metric], schedule.achieved
+    metric, achieved = metric_shown(schedule.metric, result), schedule.achieved
     left = dict[str, str]()
     if settings.times is not None:
         untouched = time_range(result, settings.times)[1]
@@ -228,16 +227,17 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
         "that helps, with the 95 % interval, on images that the run has not measured on, where it has enough. "
         f"{metric.help}",
     }
-    losses = loss_figures(schedule, validation)
-    if len(losses) > 1 and not expert():  # measured, which counts
-        losses = dict([losses.popitem()])
+    losses = loss_figures(schedule, validation, metric)
+    if len(losses) > 1 and not expert():  # the line of the proof says what was measured
+        losses = {}
     figures_row(left | losses, helps=helps, key="schedule_figures")
     if settings.times is not None:
         show_notes(schedule.notes)
 
 
 def _amounts(schedule: Schedule, result: RunResult, run_id: str) -> None:
-    rows, question, title, largest = amount_bars(schedule, result)
+    metric = metric_shown(schedule.metric, result)
+    rows, question, title, largest = amount_bars(schedule, result, metric)
     level = result.compression.scale.text(opening_level(result, schedule.metric))
     spared = rows.loc[rows["amount_text"] == "left alone", "row"]
     figure(
@@ -248,6 +248,6 @@ def _amounts(schedule: Schedule, result: RunResult, run_id: str) -> None:
         key=f"schedule.bars.{run_id}",
         caveat=caveat_of(result),
         reading=f"Colour: what the layer loses alone at {level}.",
-        legend=fragility_legend(METRICS[schedule.metric], no_value=bool((rows["band"] == NO_VALUE).any())),
+        legend=fragility_legend(metric, no_value=bool((rows["band"] == NO_VALUE).any())),
         frame_height=rows_height(len(rows), tallest=_CHART_HEIGHT),
     )

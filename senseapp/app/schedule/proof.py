@@ -100,7 +100,7 @@ def proof_block(
             kind="primary",
         )
         if validation is not None:
-            st.markdown(_proven_line(validation, result), help=INTERVAL_OR_BOUND)
+            st.markdown(_proven_line(validation, result), help=INTERVAL_OR_BOUND if expert() else None)
             with details:
                 _proof_details(proof, validation)
     return proof
@@ -114,7 +114,7 @@ def _proven_line(validation: ValidationResult, result: RunResult) -> Markdown:
         return md("Checked.")
     repaired = f", after {validation.repair_words[0]}" if validation.keeps_repair and expert() else ""
     interval = view.interval_text(change.ci_low, change.ci_high)
-    loss = f"{view.change_inside} {view.change_text(change.delta)} ({interval})"
+    loss = f"{view.change_inside} {view.change_text(change.delta)} (95 % interval {interval})"
     images = f"{change.num_samples} {'other images' if validation.held_out else 'images of the run itself'}{repaired}"
     return md(":material/check_circle: **Measured**: {} on {}.", loss, images)
 

@@ -9,12 +9,12 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.expert import metric_shown
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import complain, show_notes
 from senseapp.app.schedule.controls import take_target
 from senseapp.app.schedule.settings import ScheduleSettings
 from senseapp.core.errors import SenseError
-from senseapp.metrics import METRICS
 from senseapp.records.deployment import MILLISECONDS
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
@@ -22,7 +22,7 @@ from senseapp.records.schedule import Schedule, StrongestFound
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.time_budget import time_trade_off
 from senseapp.solve.trade_off import TradeOffPoint, too_large, trade_off
-from senseapp.views.charts.axes import PICK
+from senseapp.views.charts.axes import PICK, answer_ticks
 from senseapp.views.charts.savings import damage_channel, models_chart
 from senseapp.views.frames import files
 from senseapp.views.words.wording import caveat_of
@@ -43,7 +43,7 @@ def trade_off_view(
     found: StrongestFound | None = None,
 ) -> None:
     """Draw the curve of every method that fits, with the measured schedules; a click moves the target there."""
-    kind, metric = settings.kind, damage_metric(result)
+    kind, view = settings.kind, metric_shown(damage_metric(result), result)
     if settings.awaits_times:
         st.caption("The trade-off follows once the times of the layers are known.")
         return
@@ -56,14 +56,13 @@ def trade_off_view(
         if settings.times is not None:
             asked += f" {settings.times.source} {len(settings.times.times)}"
         curves = _curves(asked, result, settings, tuple(groups))
-        measured = files.measured_frame(backend.service().validations(run_id), found, kind=kind, metric=metric)
+        measured = files.measured_frame(backend.service().validations(run_id), found, kind=kind, view=view)
     except SenseError as error:
         complain(str(error))
         return
-    rows = pd.concat([files.predicted_frame(curves, metric), measured])
+    rows = pd.concat([files.predicted_frame(curves, view), measured])
     if rows.empty:
         return
-    view = METRICS[metric]
     now = schedule.achieved.get(kind) if schedule is not None else None
     if now is None:
         now = settings.budget.target if settings.times is None else 1000 * settings.most_seconds
@@ -73,7 +72,7 @@ def trade_off_view(
         models_chart(
             rows,
             x_title=files.AXES[kind],
-            y=damage_channel(rows, view.axis, view.factor * view.notable),
+            y=damage_channel(rows, view.axis, view.factor * view.notable, answer_ticks(view)),
             rule={"x": files.shown_figure(kind, now)},
             falling=kind in files.AS_THEY_ARE,
             picks=files.OURS,

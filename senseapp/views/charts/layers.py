@@ -89,7 +89,8 @@ def sensitivity_bars(
     base: alt.Chart = alt.Chart(cut_short(rows[list(_DRAWN)], x_domain)).encode(y=axes.same_rows())
     log: dict[str, Any] = {"type": "symlog", "constant": metric.factor * metric.notable} if is_log else {}
     scale = alt.Scale(domain=list(x_domain), nice=False, **log)
-    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=axes.top_axis(tickCount=8), stack=None)
+    ticks = axes.answer_ticks(metric) or {"tickCount": 8}
+    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=axes.top_axis(**ticks), stack=None)
     bars = base.mark_bar(clip=True, stroke=INK, strokeWidth=0.5).encode(
         x=drop,
         y=axes.layer_axis(list(rows["row"])),

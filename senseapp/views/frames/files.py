@@ -69,6 +69,7 @@ def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run:
                 "size": fmt.bytes_size(each.figures.file_bytes),
                 "time": each.time_text,
                 "answers": each.answers_text,
+                "interval": each.interval_text,
                 "standing": STANDINGS[standing],
                 "opened_by": each.opened_by,
                 "integers": each.integers_text,
@@ -136,7 +137,7 @@ def _answers(changes: Sequence[MetricChange]) -> str:
 
 
 OURS, UNIFORM, PROPORTIONAL = "A level for each layer", "The same level for all", "Proportional rule"
-SHARES = {"params": "Weights removed", "bytes": "Bytes saved if stored compactly", "macs": "Multiplications saved"}
+SHARES = {"params": "Weights removed", "bytes": "Size of the weights saved", "macs": "Multiplications saved"}
 AXES = {kind: f"{title} (%)" for kind, title in SHARES.items()}
 AXES |= {"bits": "Average bits of a weight", MILLISECONDS: "Predicted milliseconds of a call"}
 
@@ -162,9 +163,8 @@ def figure_text(kind: str, figure: float) -> str:
     return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % of the {SHARES[kind].lower()}"
 
 
-def predicted_frame(curves: Mapping[str, Sequence[TradeOffPoint]], metric: str) -> pd.DataFrame:
+def predicted_frame(curves: Mapping[str, Sequence[TradeOffPoint]], view: Metric) -> pd.DataFrame:
     """Return a row per point of each named curve; columns as in :func:`recommended_frame`."""
-    view = METRICS[metric]
     return _models(
         _model_row(name, point.kind, point.figure, (max(0.0, point.damage),) * 3, view, _lost(view, point.damage))
         for name, points in curves.items()
@@ -173,19 +173,19 @@ def predicted_frame(curves: Mapping[str, Sequence[TradeOffPoint]], metric: str) 
 
 
 def measured_frame(
-    validations: Iterable[ValidationResult], found: StrongestFound | None, *, kind: str, metric: str
+    validations: Iterable[ValidationResult], found: StrongestFound | None, *, kind: str, view: Metric
 ) -> pd.DataFrame:
-    """Return a row per measurement in ``metric`` of a schedule whose savings of ``kind`` are known.
+    """Return a row per measurement, in the words of ``view``, of a schedule whose savings of ``kind`` are known.
 
     Columns as in :func:`recommended_frame`.
     """
     measured: list[tuple[str, float | None, MetricChange | None]] = []
     for each in validations:
         figure = each.schedule.achieved.get(kind)
-        measured.append(("Measured", figure, change_in(each.kept_changes, metric)))
+        measured.append(("Measured", figure, change_in(each.kept_changes, view.name)))
     if found is not None and found.schedule.budget is not None and found.schedule.budget.kind == kind:
-        measured += [("Tried in a search", tried.figure, tried.change(metric)) for tried in found.tried]
-    view, rows = METRICS[metric], []
+        measured += [("Tried in a search", tried.figure, tried.change(view.name)) for tried in found.tried]
+    rows = []
     for name, figure, change in measured:
         if figure is not None and change is not None:
             ends = tuple(max(0.0, end) for end in (change.delta, change.ci_low, change.ci_high))
@@ -195,7 +195,7 @@ def measured_frame(
 
 
 def _lost(view: Metric, damage: float) -> str:
-    return f"{view.change_inside} {view.change_text(damage)}"
+    return view.change_text(damage) if view.as_answers else f"{view.change_inside} {view.change_text(damage)}"
 
 
 def recommended_frame(found: Recommendation) -> pd.DataFrame:

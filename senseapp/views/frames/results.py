@@ -14,7 +14,7 @@ from senseapp.descriptions import Effect
 from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.records.comparison import MatchedLayer
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, counted
-from senseapp.records.resolution import opening_level, shared_ranks
+from senseapp.records.resolution import everyday, opening_level, shared_ranks
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.curves import weight_bytes
@@ -40,15 +40,18 @@ def metrics_of(result: RunResult) -> tuple[str, ...]:
     return tuple(sorted(seen, key=lambda name: name != result.metric))
 
 
-def measurement_frame(result: RunResult, metric: str, *, level: float | None = None) -> pd.DataFrame:
+def measurement_frame(
+    result: RunResult, metric: str, *, level: float | None = None, view: Metric | None = None
+) -> pd.DataFrame:
     """Return one row per layer (or coupled group) and level, or at one ``level``, that has a value of ``metric``.
 
     Columns are :data:`COLUMNS`, ``rank`` and ``band``. ``drop``, ``low``, ``high`` and ``value`` are in the units of
     the metric's axes; ``unclear`` says that the 95 % interval holds zero, ``band`` is the colour
     (:mod:`senseapp.views.palette`); ``rank`` is 1 for the most fragile at a level and shared by layers that cannot be
-    told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution order, then by strength.
+    told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution order, then by strength. Texts are in
+    the words of ``view``, by default everyday ones.
     """
-    view = METRICS[metric]
+    view = everyday(result, metric) if view is None else view
     items = result.shown if level is None else result.at(level)
     frame = pd.DataFrame(_rows(result, items, view), columns=list(COLUMNS))
     frame = frame.sort_values("order", kind="stable", ignore_index=True)
@@ -154,7 +157,7 @@ def counted_rows(rows: pd.DataFrame) -> str:
     return counted([members.split(", ") for members in rows["members"]])
 
 
-def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
+def schedule_frame(schedule: Schedule, result: RunResult, view: Metric | None = None) -> pd.DataFrame:
     """Return one row per layer or group of ``schedule``: ``amount`` is percent, or bits with 32 for untouched weights.
 
     Of zeros and bits together it is the percentage of bytes left. ``drop`` is what the layer loses on its own at the
@@ -162,8 +165,8 @@ def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
     ``amount_text``, ``drop_text``, ``damage_text``, ``description`` and ``reason``, which says why a layer is left
     alone.
     """
-    metric, scale = METRICS[schedule.metric], result.compression.scale
-    alone = {str(row["layer"]): row for row in _at_opening_level(result, metric.name).to_dict("records")}
+    metric, scale = view or everyday(result, schedule.metric), result.compression.scale
+    alone = {str(row["layer"]): row for row in _at_opening_level(result, metric).to_dict("records")}
     usual = median([float(row["drop"]) for row in alone.values()] or [0.0])
     mixed, parts = is_mixed(schedule, result), dict[str, list[ScheduleEntry]]()
     for entry in schedule.entries:
@@ -231,11 +234,12 @@ def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usua
     return "not needed for the target"
 
 
-def _at_opening_level(result: RunResult, metric: str) -> pd.DataFrame:
+def _at_opening_level(result: RunResult, view: Metric) -> pd.DataFrame:
     """Return the rows of the level shown first, which nobody changes."""
-    question = "rows of the opening level", metric
+    question = "rows of the opening level", view.name, view.label
     if question not in result.kept:
-        result.kept[question] = measurement_frame(result, metric, level=opening_level(result, metric))
+        level = opening_level(result, view.name)
+        result.kept[question] = measurement_frame(result, view.name, level=level, view=view)
     rows: pd.DataFrame = result.kept[question]
     return rows
 
@@ -247,14 +251,16 @@ _QUESTIONS = {
 }
 
 
-def amount_bars(schedule: Schedule, result: RunResult) -> tuple[pd.DataFrame, str, str, float]:
+def amount_bars(
+    schedule: Schedule, result: RunResult, view: Metric | None = None
+) -> tuple[pd.DataFrame, str, str, float]:
     """Return what bars of a schedule are drawn of: the rows, their question, and title and end of the axis of amounts.
 
     Bits end at the most that can be asked for, and at those of an untouched layer only where there is one.
     """
-    rows, scale = schedule_frame(schedule, result), result.compression.scale
+    rows, scale = schedule_frame(schedule, result, view), result.compression.scale
     if is_mixed(schedule, result):
-        return rows, "How much is left of each layer?", "Bytes left if stored compactly (%)", 100.0
+        return rows, "How much is left of each layer?", "Size left of the weights, at best (%)", 100.0
     most = scale.per_level
     if scale.stronger_is_lower:
         most = max(scale.choices)
@@ -268,6 +274,7 @@ def editing_frame(
     *,
     fixed: Mapping[str, float],
     bounds: Mapping[str, tuple[float | None, float | None]],
+    view: Metric | None = None,
 ) -> pd.DataFrame:
     """Return one row per layer or coupled group that can be scheduled, for the table that people edit.
 
@@ -276,9 +283,9 @@ def editing_frame(
     and ``most`` are in percent, or bits with 32 for untouched weights; missing where nothing was
     set.
     """
-    metric = schedule.metric if schedule is not None else damage_metric(result)
-    scale, frame = result.compression.scale, _at_opening_level(result, metric)
-    made = schedule_frame(schedule, result).to_dict("records") if schedule is not None else []
+    view = view or everyday(result, schedule.metric if schedule is not None else damage_metric(result))
+    scale, frame = result.compression.scale, _at_opening_level(result, view)
+    made = schedule_frame(schedule, result, view).to_dict("records") if schedule is not None else []
     entries = {str(entry["layer"]): entry for entry in made}
     num_params = {layer.name: layer.num_params for layer in result.profile.layers}
     total = max(1, sum(num_params.values()))
@@ -297,7 +304,7 @@ def editing_frame(
                 "locked": layer in fixed,
                 "least": ends[0],
                 "most": ends[1],
-                "alone": f"{named_change(METRICS[metric], item['change_text'])} at {item['level_text']}",
+                "alone": f"{named_change(view, item['change_text'])} at {item['level_text']}",
                 "share": 100 * weights / total,
                 "damage": "–" if entry is None else entry["damage_text"],
                 "reason": "" if entry is None else entry["reason"],

@@ -14,13 +14,12 @@ import jinja2
 from markupsafe import Markup
 
 from senseapp import __version__
-from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, usual_decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.check import CheckReport
 from senseapp.records.measurement import RunResult
-from senseapp.records.resolution import baseline_warning
+from senseapp.records.resolution import baseline_warning, everyday
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.server.leaderboard import headline, headline_level, shown_metric
 from senseapp.views.charts.axes import picture_svg
@@ -87,7 +86,7 @@ def build_report(contents: ReportContents) -> str:
 
 def _chart(result: RunResult) -> dict[str, Any] | None:
     """Return title, words and image of the bars of the most fragile layers at the level of the headline, if any."""
-    metric, level = METRICS[shown_metric(result)], headline_level(result)
+    metric, level = everyday(result, shown_metric(result)), headline_level(result)
     rows = at_level(measurement_frame(result, metric.name, level=level), level, by_sensitivity=True)
     if rows.empty:
         return None

@@ -14,6 +14,7 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.promise import largest_loss
+from senseapp.records.resolution import everyday
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.views.frames import files, results
 from senseapp.views.words import format as fmt
@@ -66,7 +67,7 @@ def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[ReportTable, ...]:
 
 def layer_table(result: RunResult, name: str) -> ReportTable:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
-    metric, scale, frame = METRICS[name], result.compression.scale, results.measurement_frame(result, name)
+    metric, scale, frame = everyday(result, name), result.compression.scale, results.measurement_frame(result, name)
     levels = [scale.text(level) for level in results.ordered_levels(result)]
     cells = dict(zip(zip(frame["row"], frame["level_text"], strict=True), _cells(frame), strict=True))
     return ReportTable(
@@ -149,11 +150,11 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
     notes, proof = schedule.notes, None
     if validation is not None:
         images = sorted({change.num_samples for change in validation.changes})
-        everyday = (name for name, view in METRICS.items() if view.is_everyday)
+        judging = (name for name, view in METRICS.items() if view.is_everyday)
         proof = ReportTable(
             title="Proof: the compressed model, measured",
             columns=files.PROOF_COLUMNS,
-            rows=tuple(files.proof_rows(validation, everyday)),
+            rows=tuple(files.proof_rows(validation, judging)),
             note=f"Measured on {', '.join(map(str, images))} images "
             f"{'that the run has not measured on' if validation.held_out else 'of the run itself'}. "
             "Above zero is worse; intervals are paired by image.",
@@ -165,7 +166,7 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
     return ScheduleSection(
         title=f"{method}, {files.figure_text(budget.kind, budget.target) if budget is not None else 'no budget'}",
         facts={
-            **loss_figures(schedule, validation),
+            **loss_figures(schedule, validation, everyday(result, schedule.metric)),
             **({"Measured": "Not yet"} if validation is None else size_changes(validation)),
         },
         proof=proof,

@@ -9,6 +9,7 @@ import pytest
 from senseapp.app.common.state import LayerEdits
 from senseapp.app.schedule.controls import take_row
 from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.metrics.classification import KL
 from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule, mixed_schedule
@@ -35,7 +36,7 @@ def test_the_table_shows_amounts_locks_and_limits_in_percent():
     assert by_layer.loc["conv1", "least"] == 20
     assert pd.isna(by_layer.loc["conv1", "most"])
     assert by_layer["share"].sum() == pytest.approx(100)
-    assert by_layer.loc["layer2.0.conv1", "alone"] == "harm 0.080 at 50 %"
+    assert by_layer.loc["layer2.0.conv1", "alone"] == "about 8 of 100 answers at 50 %"
 
 
 def test_the_table_stays_where_there_is_no_schedule():
@@ -118,11 +119,11 @@ def test_proofs_and_tried_schedules_are_marks_of_the_trade_off():
     schedule = make_schedule(result(), budget=HALF)
     tried = TriedTarget(figure=0.62, changes=(change("kl", 0.2, 0.02),))
     found = StrongestFound(schedule=schedule, allowed_drop=0.01, repaired=True, tried=(tried,))
-    rows = measured_frame((a_validation(schedule),), found, kind="params", metric="kl")
+    rows = measured_frame((a_validation(schedule),), found, kind="params", view=KL)
     assert rows["source"].tolist() == ["Measured", "Tried in a search"]
     assert rows["figure"].tolist() == pytest.approx([100 * schedule.achieved["params"], 62], abs=1e-3)
     assert rows["description"][1] == ("Tried in a search, 62.0 % of the weights removed: harm 0.200 (0.180 to 0.220)")
-    assert measured_frame((a_validation(schedule),), found, kind="bits", metric="kl")["source"].tolist() == ["Measured"]
+    assert measured_frame((a_validation(schedule),), found, kind="bits", view=KL)["source"].tolist() == ["Measured"]
 
 
 def drawn(rows: pd.DataFrame) -> dict:
@@ -134,10 +135,10 @@ def test_the_chart_has_a_line_for_each_method_and_picks_figures():
     run = sparse_run()
     methods = {OURS: "optimal", UNIFORM: "uniform"}
     curves = {name: trade_off(run, "params", 6, method=method) for name, method in methods.items()}
-    measured = measured_frame((a_validation(make_schedule(run, budget=HALF)),), None, kind="params", metric="kl")
-    chart = drawn(pd.concat([predicted_frame(curves, "kl"), measured]))
+    measured = measured_frame((a_validation(make_schedule(run, budget=HALF)),), None, kind="params", view=KL)
+    chart = drawn(pd.concat([predicted_frame(curves, KL), measured]))
     (selection,) = (param for param in chart["params"] if "select" in param)
     assert selection["select"]["fields"] == ["figure"]
     assert chart["layer"][1]["encoding"]["color"]["scale"]["domain"] == [OURS, UNIFORM, "Measured"]
     assert '"type": "symlog"' in json.dumps(chart)
-    assert drawn(predicted_frame(curves, "kl").assign(value=0.0))["layer"]  # a loss of nothing can be drawn
+    assert drawn(predicted_frame(curves, KL).assign(value=0.0))["layer"]  # a loss of nothing can be drawn

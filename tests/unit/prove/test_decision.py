@@ -156,7 +156,7 @@ def test_every_file_has_a_standing() -> None:
 
 def test_targets_say_of_what_they_save_and_what_else_keeps_the_loss() -> None:
     answer = decision([SMALL, PLAIN, STRONG], "targets", 0.01)
-    assert answer.headline.startswith("Targets that save 50 % of the layers' bytes if stored compactly · ")
+    assert answer.headline.startswith("Targets that save 50 % of the weights' size, at best · ")
     assert answer.evidence.startswith("Answers measured with these targets in PyTorch weights.")
     none = decision([SMALL, STRONG], "targets", 0.01)
     assert none.headline == "No schedule to take"

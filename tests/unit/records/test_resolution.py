@@ -15,6 +15,7 @@ from senseapp.records.resolution import (
     baseline_warning,
     cannot_tell,
     default_metric,
+    everyday,
     hides_losses,
     opening_level,
     rank_intervals,
@@ -77,6 +78,36 @@ def test_losses_that_matter_and_stay_hidden_are_said():
     assert hides_losses(run_with((-0.161, 0.161)), "top1") == hidden
     assert hides_losses(run_with((-0.006, 0.006), num_samples=628), "top1") == ""
     assert "cannot show harm under about 0.300" in hides_losses(run_with((0.0, 0.3), metric="kl"), "kl")
+
+
+def harms_and_shares(*pairs):
+    """A run whose layers have these KL divergences, and shares of changed answers."""
+    changes = [(a_change(harm, metric="kl"), a_change(share, metric="agreement")) for harm, share in pairs]
+    layers = (replace(a_measurement(f"layer{at}"), changes=each) for at, each in enumerate(changes))
+    return replace(a_result(), measurements=tuple(layers))
+
+
+def test_harm_is_said_as_the_answers_that_change_with_it():
+    pairs = [(0.01, 0.0), (0.02, 0.02), (0.03, 0.01), (0.1, 0.05), (0.2, 0.1), (0.4, 0.2), (0.5, 0.3), (1.0, 0.4)]
+    shown = everyday(harms_and_shares(*pairs), "kl")
+    assert shown.axis == "Of 100 answers, about so many change"
+    assert [shown.change_text(harm) for harm in (0.0, 0.1, 0.15, 2.0)] == [
+        "about 0 of 100 answers",
+        "about 5 of 100 answers",
+        "about 7.5 of 100 answers",
+        "over 40 of 100 answers",
+    ]
+    assert shown.limit_text(0.025) == "1.5 of 100 answers"  # the mean of two that fell
+    assert shown.limit_text(0.05 / 3) == "1 of 100 answers"
+    assert shown.interval_text(0.1, 0.4) == "5 to 20"
+    assert shown.in_terms.change_text(0.1) == "0.100 nats"
+    assert everyday(harms_and_shares(*pairs), "agreement") is METRICS["agreement"]
+
+
+def test_harm_stays_harm_where_too_few_answers_changed_to_say():
+    few, none = harms_and_shares((0.1, 0.2)), harms_and_shares(*[(0.01, 0.0)] * 9)
+    assert everyday(few, "kl") is everyday(none, "kl") is METRICS["kl"]
+    assert METRICS["kl"].axis == "Harm to the answers (up to 0.02 hardly shows)"
 
 
 def test_how_small_a_loss_shows_is_said_no_more_exactly_than_it_is_known():

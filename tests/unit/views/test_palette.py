@@ -83,7 +83,11 @@ def test_the_legend_names_every_colour_in_the_unit_of_the_metric() -> None:
         "too few images to say",
     ]
     assert [entry.color for entry in found] == [*FRAGILITY, UNCLEAR]
-    assert [entry.text for entry in fragility_legend(METRICS["kl"])][:3] == ["Harm up to 0.02", "to 0.06", "to 0.2"]
+    assert [entry.text for entry in fragility_legend(METRICS["kl"])][:3] == [
+        "Harm up to 0.02, hardly shows",
+        "to 0.06",
+        "to 0.2",
+    ]
     assert fragility_legend(TOP1, no_value=True)[-1].text == "no value"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
-from senseapp.metrics import METRICS, MetricChange
+from senseapp.metrics import MetricChange
 from senseapp.prove.decision import usual_decision
 from senseapp.records.executed import ExecutedNode, IntegerShare
 from senseapp.records.measurement import RunResult
@@ -62,7 +62,7 @@ def page() -> _Page:
 
 def test_the_finding_the_source_of_the_numbers_and_the_settings_are_there(page: _Page) -> None:
     for part in (
-        "Most fragile: layer2.0.conv1, harm 0.080 at 50 %. 3 of 6 layers lose nothing measurable: 512",
+        "Most fragile: layer2.0.conv1 changes about 8 of 100 answers at 50 %. 3 of 6 layers lose nothing measurable:",
         "Measured · 512 images · 95 % intervals",
         "Passes computed in 32-bit numbers (fp32) · random choices of seed 0",
         "Compression Set the smallest weights to zero Granularity Single weights",
@@ -94,15 +94,15 @@ def test_the_answer_is_that_of_results_and_of_the_same_file() -> None:
 
 def test_the_layers_are_drawn_with_words_and_colours(page: _Page) -> None:
     (drawing,) = page.drawings
-    assert "Harm up to 0.02" in drawing
+    assert "Up to 2 of 100 answers change" in drawing
     assert all(name in drawing for name in NAMES)
     words = next(str(attributes["alt"]) for tag, attributes in page.tags if tag == "img")
-    assert words.startswith("Most fragile: layer2.0.conv1: harm 0.080 at 50 %, measured")
+    assert words.startswith("Most fragile: layer2.0.conv1: about 8 of 100 answers at 50 %, measured")
 
 
 def test_every_number_of_the_metric_is_in_a_table_with_its_interval(page: _Page) -> None:
-    assert f"{METRICS['kl'].change_title} when one layer is compressed" in page.text
-    assert "layer2.0.conv1 0.040 (0.034 to 0.046) 0.080 (0.074 to 0.086)" in page.text
+    assert "Changed answers when one layer is compressed" in page.text
+    assert "layer2.0.conv1 about 4 of 100 answers (3.4 to 4.6) about 8 of 100 answers (7.4 to 8.6)" in page.text
 
 
 def test_it_is_read_in_five_minutes() -> None:
