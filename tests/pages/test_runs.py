@@ -37,6 +37,7 @@ def test_a_run_shows_its_headline_state_and_age_and_opens(app: AppTest, service:
     assert (row["title"], row["state"], row["compression"]) == ("demo", "Finished", "Sparsity 25, 50, 75 %")
     assert row["answers"].startswith("Most fragile: layer2.0.conv1")
     assert abs(time.time() - row["age"].timestamp()) < 60
+    assert row["run"] == f"demo: {row['answers']}, just now"
     tick(app, service, finished_run)
     app.button(key=f"runs.open.{finished_run}").click().run()
     assert app.query_params["run"] == finished_run

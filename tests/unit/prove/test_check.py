@@ -110,6 +110,12 @@ def test_weights_of_a_demo_are_checked_against_it(tmp_path: Path, monkeypatch: p
         check_files(spec)
 
 
+def test_of_the_images_of_a_run_those_that_it_held_out_are_taken(shop: Workshop) -> None:
+    report = check_files(spec_of(shop.reference, shop.reference, own_images=628))
+    assert report.images == 269
+    assert "made with" not in report.headline
+
+
 def test_the_size_of_weights_beside_a_file_is_that_of_the_same_kind_of_file(shop: Workshop) -> None:
     report = check_files(spec_of(ModelSpec(), shop.reference, num_samples=20))
     assert report.reference.file_bytes == pytest.approx(948e3, rel=0.02)  # 892 kB in memory
