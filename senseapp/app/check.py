@@ -47,7 +47,7 @@ _UPLOAD, _RUN = "Upload a file", "From a run"
 _WHOSE = (
     md("Both files answer the same images. Take others than those that the compressed file was made with."),
     md(":material/warning: **The images of the run**: answers on them look better than on new ones. Upload others."),
-    md(":material/info: **The images of the run**: those that it held out are taken, none that made the file."),
+    md(":material/info: **The images of the run**: those that it held out are taken; the file was made without them."),
 )
 """Said of images of others than the run of the file, of its own, and of those that it held out."""
 
@@ -214,7 +214,7 @@ def _file_of(record: RunRecord) -> _File | None:
         said = "This run has no file that can be checked here." if made else "This run has no file yet."
         st.caption(f"{said} Make one on its Results page, or upload one.")
         return None
-    names = {file: f"{each.title}: {each.headline}" for file, (each, _) in found.items()}
+    names = {file: f"{each.made_of}, {fmt.bytes_size(each.figures.file_bytes)}" for file, (each, _) in found.items()}
     model = record.spec.model
     candidate, path = found[choose_one("File", names, "", key="check.candidate.file", help_text="Of this run.")]
     model = (

@@ -76,9 +76,8 @@ def fragility_colour() -> alt.Color:
 
 def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
     """Return the meaning of the colours, the most robust first."""
-    ends = [
-        metric.limit_text(metric.notable * step).removesuffix(f" {metric.change_unit}") for step in FRAGILITY_STEPS[1:]
-    ]
+    losses = (metric.limit_text(metric.notable * step).removeprefix("over ") for step in FRAGILITY_STEPS[1:])
+    ends = [loss.split(" ")[0] for loss in losses]
     limit = metric.limit_text(metric.notable) + ", hardly shows" * (metric.divergence and not metric.change_unit)
     texts = [
         f"Up to {limit} change" if metric.as_answers else f"{metric.change_title} up to {limit}",
