@@ -376,6 +376,8 @@ class Metric(ABC):
             change_title=f"Changed {counted}",
             axis_title=f"Of 100 {counted}, about so many change",
             finding=" changes {}",
+            help=f"How many of 100 {counted} change where outputs move as far as here, read from this run's "
+            "measurements; the 95 % interval is that of the distance, on the same scale.",
             change_unit=f"of 100 {counted}",
             as_answers=known,
         )

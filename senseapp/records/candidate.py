@@ -204,10 +204,9 @@ class Candidate:
 
     @property
     def evidence(self) -> str:
-        """``112 unseen images``, whose bound is said beside it; of a file without one with its interval."""
+        """``93 to 98; 112 unseen images``."""
         where = f"{self.images} unseen" if self.held_out else f"{self.images} of the run's own"
-        ends = f"{self.interval_text}; " if math.isnan(self.bound) else ""
-        return f"{ends}{where} {'image' if self.images == 1 else 'images'}"
+        return f"{self.interval_text}; {where} {'image' if self.images == 1 else 'images'}"
 
     @property
     def interval_text(self) -> str:

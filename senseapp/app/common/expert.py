@@ -70,7 +70,8 @@ def metrics_offered(names: Sequence[str], usual: str) -> list[str]:
 
 def metric_help(names: Sequence[str], result: RunResult | None = None) -> Markdown:
     """Return what each of the metrics to choose from says."""
-    return md("\n").join(md("- **{}**: {}", metric_shown(name, result).label, METRICS[name].help) for name in names)
+    shown = [metric_shown(name, result) for name in names]
+    return md("\n").join(md("- **{}**: {}", each.label, each.help) for each in shown)
 
 
 def _keep() -> None:

@@ -37,7 +37,7 @@ from senseapp.views.charts.layers import marked
 from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
 from senseapp.views.frames import files
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import caveat_of, download_stem, markdown_table
+from senseapp.views.words.wording import INTERVAL_OR_BOUND, caveat_of, download_stem, markdown_table
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 _MOST_BARS = 9  # rows of the one chart
@@ -114,7 +114,7 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
         st.warning(warning, icon=":material/warning:")
     st.markdown(md("## {}", answer.headline))
     if answer.evidence:
-        st.caption(answer.evidence)
+        st.caption(answer.evidence, help=INTERVAL_OR_BOUND)
     st.markdown(answer.reason)
     if answer.choice is None or not answer.choice.runs:
         show_notes(backend.service().work.missing(record.run_id))
