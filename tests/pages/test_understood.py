@@ -1,5 +1,6 @@
 """The card What we understood: the reading in words, what changes it, and the question that only a person decides."""
 
+import functools
 import io
 from dataclasses import replace
 
@@ -84,12 +85,17 @@ def asked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> li
     return found
 
 
+@functools.cache
+def a_file() -> bytes:
+    return exported(small_network())
+
+
 @pytest.fixture
 def analyze(app: AppTest, asked: list[RunSpec]) -> AppTest:
     """The page with somebody's ONNX file and pictures."""
     wait_for_card(app.run())
     app.button_group(key="analyze.model.source").set_value("ONNX file").run()
-    app.file_uploader[0].upload("net.onnx", exported(small_network())).run()
+    app.file_uploader[0].upload("net.onnx", a_file()).run()
     wait_for_card(app)
     return upload_images(app, "photos.zip", archive({f"{number}.png": png(number) for number in range(6)}))
 

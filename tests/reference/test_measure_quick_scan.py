@@ -40,5 +40,6 @@ def test_lowest_rank_correlation_with_measured_kl(weights: list[float]) -> None:
     assert min(weights) >= 0.92
 
 
+@pytest.mark.wide
 def test_pruning_groups() -> None:
     assert min(_agreement(PruningConfig(), (0.3, 0.5))) >= 0.9
