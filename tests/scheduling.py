@@ -10,8 +10,9 @@ TOGETHER = {
     "explorer and two people": ("tests/browser/test_explorer.py", "tests/browser/test_two_people.py"),
     "browser": ("tests/browser/",),
     "cluster": ("tests/cluster/",),
+    "pages": ("tests/pages/",),
 }
-"""Tests that share a server or a cluster, which is started once for each of these; what fits two is of the first.
+"""Tests that share a server, a cluster or solved schedules, made once for each of these; what fits two is of the first.
 
 Those in the browser are four, of about one length: fewer would outlast all others of ``make test-all``. The few of
 ``make test`` share one server, as it takes as long to start one as to visit a few pages.
@@ -22,6 +23,7 @@ LONGEST = (
     *TOGETHER["journeys"],
     "tests/browser",
     "tests/cluster",
+    "tests/pages",
     "tests/reference/test_delivered_files.py",
     "tests/unit/server/test_requests.py",
     "tests/unit/prove/test_proofs.py",
@@ -31,7 +33,6 @@ LONGEST = (
     "tests/reference/test_fasterai.py",
     "tests/reference/test_server_process.py",
     "tests/unit/prove",
-    "tests/pages",
     "tests/reference",
     "tests/unit/cli",
     "tests/unit/runtimes",

@@ -148,23 +148,13 @@ def components() -> BidiComponentManager:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _runs_end_at_once() -> Iterator[None]:
-    """Wait for the end of a page's thread; ``AppTest`` looks a thousand times a second whether it has come."""
+def _quick_pages() -> Iterator[None]:
+    """Wait for the end of a page's thread, which ``AppTest`` looks for each millisecond; solve each trade-off once."""
+    usual, solve, solved = local_script_runner.require_widgets_deltas, trade_off_view.trade_off, {}
 
     def wait(runner: LocalScriptRunner, timeout: float) -> None:
         runner._script_thread.join(timeout)
         usual(runner, 0.01 if runner.script_stopped() else 0)
-
-    with pytest.MonkeyPatch.context() as patch:
-        usual = local_script_runner.require_widgets_deltas
-        patch.setattr(local_script_runner, "require_widgets_deltas", wait)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _kept_trade_offs() -> Iterator[None]:
-    """Solve the trade-off of equal measurements once: each page of a schedule would solve fifty schedules for it."""
-    solve, solved = trade_off_view.trade_off, {}
 
     def kept(result: RunResult, *asked: Any, **how: Any) -> tuple[TradeOffPoint, ...]:
         key = dumps(replace(result, seconds=0.0)), repr((asked, how))
@@ -173,6 +163,7 @@ def _kept_trade_offs() -> Iterator[None]:
         return solved[key]
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_script_runner, "require_widgets_deltas", wait)
         patch.setattr(trade_off_view, "trade_off", kept)
         yield
 

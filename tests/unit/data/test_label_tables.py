@@ -10,6 +10,7 @@ import pytest
 from senseapp.core.errors import InvalidDataset
 from senseapp.data.arrangement import arrange
 from senseapp.data.contents import Contents
+from tests.cases import first_of
 from tests.unit.data.test_arrangement import ListedFiles
 
 CLASSES = ("0", "1", "10", "2")
@@ -86,7 +87,7 @@ READ = {
 
 
 @pytest.mark.parametrize("name", READ)
-@pytest.mark.parametrize("place", ["", "val/"])
+@pytest.mark.parametrize("place", first_of(["val/", ""]))
 def test_the_labels_are_those_that_the_table_was_made_from(name, place):
     assert labels_of(READ[name], place=place) == FILES
 
