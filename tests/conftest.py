@@ -74,7 +74,7 @@ def _one_onnx_registry() -> None:
         export._materialize_cpp_cia_ops = functools.cache(export._materialize_cpp_cia_ops)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _kept_exports() -> None:
     """Export each network to ONNX once, in whatever test: torch traces it for seconds."""
     write = sys.modules.get("senseapp.reconstruct.write")

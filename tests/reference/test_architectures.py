@@ -24,7 +24,6 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import SensitivitySpec
 from tests.architectures import (
     ARCHITECTURES,
-    DISTINCT_ARCHITECTURES,
     NUM_CLASSES,
     QUICK_ARCHITECTURES,
     each_of,
@@ -102,7 +101,7 @@ def over(names: list[str], kept: tuple[str, ...] = COUPLED) -> pytest.MarkDecora
     return each_of(names, "network", kept=kept, indirect=True)
 
 
-@over(ALL, DISTINCT_ARCHITECTURES)
+@over(ALL, (*COUPLED, "swin_tiny"))
 def test_replay_equals_the_plain_loop(network: Network) -> None:
     """Layers spread over the depth of the network, which must be replayed and not run whole."""
     layers = sampled([layer.name for layer in network.profile.layers if layer.runs])
@@ -158,7 +157,7 @@ def _some(groups: list[ChannelGroup]) -> list[ChannelGroup]:
     return plain[:: max(len(plain) // FEW, 1)][:FEW]
 
 
-@over(QUICK)
+@over(QUICK, SOME)
 def test_pruning_equals_a_clone_that_torch_pruning_prunes(network: Network) -> None:
     model, x = network.model, network.x
     for group in _some(list(network.groups.values())):
