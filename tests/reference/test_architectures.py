@@ -22,13 +22,7 @@ from senseapp.networks.profile import profile_model, watched_pass
 from senseapp.networks.trace import CallTrace
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import SensitivitySpec
-from tests.architectures import (
-    ARCHITECTURES,
-    NUM_CLASSES,
-    QUICK_ARCHITECTURES,
-    each_of,
-    example_input,
-)
+from tests.architectures import ARCHITECTURES, NUM_CLASSES, QUICK_ARCHITECTURES, each_of, example_input
 from tests.plain_loop import assert_equals_plain_loop, assert_same, labelled, measured, sampled, sweep_of
 from tests.pruning_models import footprint
 

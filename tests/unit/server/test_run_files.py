@@ -313,14 +313,8 @@ CHAIN = [{"name": "image", "kind": "input"}, *({"name": "add", "kind": "join", "
         (put(*LAYER, name="a." * 50 + "a"), "whose name no network has"),
         (put(*LAYER, name="a" * 501), "whose name no network has"),
         (put("profile", flow=CHAIN), "10,001 nodes in its data flow"),
-        (
-            put("profile", flow=[*CHAIN[:5], CHAIN[5] | {"inputs": [0] * 40_001}]),
-            "40,005 edges in its data flow",
-        ),
-        (
-            put(environment={str(place): "" for place in range(201)}),
-            "201 facts on its environment",
-        ),
+        (put("profile", flow=[*CHAIN[:5], CHAIN[5] | {"inputs": [0] * 40_001}]), "40,005 edges in its data flow"),
+        (put(environment={str(place): "" for place in range(201)}), "201 facts on its environment"),
         (put(agreement={str(place): 0.5 for place in range(101)}), "101 rank correlations"),
         (put("baseline", **{str(place): 0.5 for place in range(40)}), "figures of the uncompressed"),
         (
