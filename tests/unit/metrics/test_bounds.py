@@ -171,7 +171,7 @@ def test_a_metric_without_a_largest_value_has_the_end_of_its_interval() -> None:
     assert METRICS["kl"].upper_bound(moments) == METRICS["kl"].interval(moments, 0.9)[1]
 
 
-@pytest.mark.parametrize(("metric", "images", "runs"), [("objects_f1", 60, 60), ("miou", 150, 100)])
+@pytest.mark.parametrize(("metric", "images", "runs"), first_of([("objects_f1", 60, 60), ("miou", 150, 100)]))
 def test_bounds_of_functions_of_all_images_cover_where_few_images_lose_all(metric: str, images: int, runs: int) -> None:
     rng, lost, missed = np.random.default_rng(3), 0.03, 0
     # of a share of images that lose all: F1 falls from 1 to 2 (1 - q) / (2 - q), mean IoU from 1 to 1 - q
