@@ -34,9 +34,6 @@ LONGEST = (
     "tests/reference/test_server_process.py",
     "tests/unit/prove",
     "tests/reference",
-    "tests/unit/cli",
-    "tests/unit/runtimes",
-    "tests/unit/networks",
 )
 """Files and folders by the time that one work unit of them takes, longest first; the rest follows in its own order."""
 
