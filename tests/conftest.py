@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from senseapp.data.picture_process import DECODERS
 from senseapp.server import machine
+from senseapp.store import database
 from tests import cases
 from tests.scheduling import LongestFirst, rank
 
@@ -32,6 +33,7 @@ for _name in [name for name in os.environ if name.startswith(("SENSEAPP_", "STRE
     del os.environ[_name]
 os.environ |= dict.fromkeys(_THREADS, "1") | {"SENSEAPP_HOME": _HOME}
 os.fsync = lambda _: None  # tests outlive no power cut; waiting for disks took a twentieth of their time
+database._SYNCHRONOUS = "OFF"
 machine.share_left = lambda processors: 1.0  # a quiet machine: no prediction depends on the other tests
 
 
@@ -72,7 +74,7 @@ def _one_onnx_registry() -> None:
         export._materialize_cpp_cia_ops = functools.cache(export._materialize_cpp_cia_ops)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _kept_exports() -> None:
     """Export each network to ONNX once, in whatever test: torch traces it for seconds."""
     write = sys.modules.get("senseapp.reconstruct.write")

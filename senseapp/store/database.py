@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
 
 from senseapp.core.codec import loads
@@ -16,6 +17,8 @@ from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import RunSpec, without_folders
 
 SCHEMA_VERSION = 5
+_SYNCHRONOUS = "FULL"  # a commit survives a power cut
+_KEPT_SPECS = 256  # settings of runs, read once for all the times that a page asks for their record
 _SCHEMA = (
     "CREATE TABLE schema_version (version INTEGER PRIMARY KEY, applied_seconds REAL)",
     """
@@ -119,7 +122,7 @@ class Database:
             opened = sqlite3.connect(self._path, timeout=self._busy_seconds, isolation_level=None)
             with closing(opened) as connection:
                 connection.row_factory = sqlite3.Row
-                connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut
+                connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
                 yield connection
         except sqlite3.Error as error:
             raise StorageFailed(
@@ -142,11 +145,16 @@ class Database:
 SELECT_RUNS = "SELECT runs.*, COALESCE(people.name, '') AS owner_name FROM runs LEFT JOIN people USING (owner)"
 
 
+@lru_cache(_KEPT_SPECS)
+def _spec_of(text: str) -> RunSpec:
+    return loads(text, RunSpec)
+
+
 def record_of(row: sqlite3.Row) -> RunRecord:
     """Return a row of :data:`SELECT_RUNS` as its owner sees it; raises InvalidFile where a newer senseapp wrote it."""
     plain = {each.name: row[each.name] for each in fields(RunRecord) if each.name in row.keys()}  # noqa: SIM118
     tags = tuple(filter(None, row["tags"].split(",")))
-    return RunRecord(**plain | {"spec": loads(row["spec"], RunSpec), "state": RunState(row["state"]), "tags": tags})
+    return RunRecord(**plain | {"spec": _spec_of(row["spec"]), "state": RunState(row["state"]), "tags": tags})
 
 
 def seen_by_link(record: RunRecord) -> RunRecord:

@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,21 @@ import pytest
 import streamlit as st
 from PIL import Image
 from streamlit.components.v2.component_manager import BidiComponentManager
-from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1 import AppTest, local_script_runner
+from streamlit.testing.v1.local_script_runner import LocalScriptRunner
 
 from senseapp.app.common import address
 from senseapp.app.common import backend as ui_backend
 from senseapp.app.runs.list import table_key
+from senseapp.app.schedule import trade_off as trade_off_view
+from senseapp.core.codec import dumps
 from senseapp.descriptions import SOURCES
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.inputs import PreviewReport, SeenPicture
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import ModelSpec, RunSpec
@@ -33,6 +38,7 @@ from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.service import Service
 from senseapp.server.settings import LOCAL_OWNER
 from senseapp.solve.methods import make_schedule
+from senseapp.solve.trade_off import TradeOffPoint
 from senseapp.tasks import TASKS, task_named
 from tests.pages.records import a_reading, opener, profile
 
@@ -139,6 +145,27 @@ def components() -> BidiComponentManager:
     found = BidiComponentManager()
     found.discover_and_register_components(start_file_watching=False)
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_pages() -> Iterator[None]:
+    """Wait for the end of a page's thread, which ``AppTest`` looks for each millisecond; solve each trade-off once."""
+    usual, solve, solved = local_script_runner.require_widgets_deltas, trade_off_view.trade_off, {}
+
+    def wait(runner: LocalScriptRunner, timeout: float) -> None:
+        runner._script_thread.join(timeout)
+        usual(runner, 0.01 if runner.script_stopped() else 0)
+
+    def kept(result: RunResult, *asked: Any, **how: Any) -> tuple[TradeOffPoint, ...]:
+        key = dumps(replace(result, seconds=0.0)), repr((asked, how))
+        if key not in solved:
+            solved[key] = solve(result, *asked, **how)
+        return solved[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_script_runner, "require_widgets_deltas", wait)
+        patch.setattr(trade_off_view, "trade_off", kept)
+        yield
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The Analyze page where the images choose the preprocessing and, among look-alikes, the architecture."""
 
+import functools
 import io
 from dataclasses import replace
 
@@ -44,6 +45,7 @@ def service(service: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
     return service
 
 
+@functools.cache
 def look_alike() -> bytes:
     file = io.BytesIO()
     torch.save(timm.create_model("tf_efficientnet_lite0", num_classes=10).state_dict(), file)
@@ -90,14 +92,14 @@ def test_another_preprocessing_can_be_picked(analyze: AppTest, service: Service)
 
 def test_a_renamed_checkpoint_is_offered_as_a_guess(app: AppTest, service: Service) -> None:
     wait_for_card(app.run())
-    state = timm.create_model("resnet10t", num_classes=4).state_dict()
+    state = timm.create_model("test_resnet", num_classes=4).state_dict()
     file = io.BytesIO()
     torch.save({f"p{place}": value for place, value in enumerate(state.values())}, file)
     upload_checkpoint(app, "net.pth", file.getvalue())
-    assert selects(app)[0].options[0] == "timm/resnet10t · order and shapes fit, under other names"
-    assert "Names are unknown; order and shapes fit timm/resnet10t. This is a guess" in texts(app)
+    assert selects(app)[0].options[0] == "timm/test_resnet · order and shapes fit, under other names"
+    assert "Names are unknown; order and shapes fit timm/test_resnet. This is a guess" in texts(app)
     assert "4 classes" in texts(app)
     assert not app.error
     app.button_group(key="analyze.data.source").set_value("None").run()
     app.button(key="analyze.run").click().run()
-    assert started(service).model.title == "timm/resnet10t"
+    assert started(service).model.title == "timm/test_resnet"

@@ -16,6 +16,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
 from senseapp.views.frames.files import deployed_rows
+from tests.cases import first_of
 from tests.deployments import a_candidate, a_change, a_counted_change, a_deployment, some_figures, usual_figures
 from tests.pages.conftest import finish, keep, open_page, texts
 
@@ -87,7 +88,7 @@ def test_what_loses_too_much_or_does_not_pay_is_said(app, task: DeliverTask, bac
     assert "Get the ONNX in 8-bit numbers, 4.70 MB" in labels
 
 
-@pytest.mark.parametrize(("goal", "form"), [("smaller", "float"), ("faster", "quickest")])
+@pytest.mark.parametrize(("goal", "form"), first_of([("smaller", "float"), ("faster", "quickest")]))
 def test_the_form_of_a_schedule_of_bits_follows_the_goal(
     app, service: Service, backend: Backend, goal: Goal, form: str
 ) -> None:

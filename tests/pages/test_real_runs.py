@@ -134,7 +134,7 @@ CASES = {
         check=a_detector,
     ),
 }
-OFTEN = ("segmentation", "values", "ONNX file, bits")
+OFTEN = ("segmentation", "ONNX file, bits")
 
 
 @pytest.mark.slow

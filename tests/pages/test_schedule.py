@@ -40,15 +40,14 @@ def preview(app: AppTest) -> str:
     return str(app.code[1].value)
 
 
-def test_the_target_moves_the_figures_at_once(schedule: AppTest, finished_run: str) -> None:
+def test_the_target_moves_the_figures_at_once_and_the_classic_rule_has_a_gamma(
+    schedule: AppTest, finished_run: str
+) -> None:
     assert "100 % → 49" in texts(schedule)
     schedule.slider(key=f"schedule.target.{finished_run}").set_value(70).run()
     assert "100 % → 29" in texts(schedule)
     assert "Predicted changed answers" in texts(schedule)
     assert re.search(r"about \d+ of 100 answers", texts(schedule))
-
-
-def test_the_classic_rule_has_a_gamma(schedule: AppTest, finished_run: str) -> None:
     assert "schedule.gamma" not in " ".join(slider.key for slider in schedule.slider)
     schedule.button_group(key=f"choose.{finished_run}").set_value("gamma").run()
     assert schedule.slider(key=f"schedule.gamma.{finished_run}").value == 1.5
@@ -94,7 +93,9 @@ def test_the_nearest_target_can_be_taken(schedule: AppTest, finished_run: str) -
     assert not schedule.error
 
 
-def test_a_locked_layer_keeps_its_level_and_the_rest_is_solved_again(schedule: AppTest, finished_run: str) -> None:
+def test_locked_layers_keep_their_level_and_the_rest_is_solved_again_or_the_budget_said_to_be_missed(
+    schedule: AppTest, finished_run: str
+) -> None:
     before = amounts(schedule)
     edit(schedule, finished_run, fixed={NAMES[1]: 0.05}, bounds={NAMES[2]: (None, 0.5)})
     after = amounts(schedule)
@@ -104,6 +105,11 @@ def test_a_locked_layer_keeps_its_level_and_the_rest_is_solved_again(schedule: A
     assert "100 % → 49" in texts(schedule) or "100 % → 50.0" in texts(schedule)
     schedule.button(key=f"schedule.unlock.{finished_run}").click().run()
     assert amounts(schedule) == before
+    edit(schedule, finished_run, fixed=dict.fromkeys(NAMES, 0.1))
+    assert "with these limits and fixed layers" in schedule.error[0].value
+    assert amounts(schedule)["conv1"] == 10
+    schedule.button(key=f"schedule.unlock.{finished_run}").click().run()
+    assert not schedule.error
 
 
 def amounts(app: AppTest) -> dict[str, float]:
@@ -114,14 +120,6 @@ def amounts(app: AppTest) -> dict[str, float]:
 def shown_layers(app: AppTest) -> pd.DataFrame:
     rows = app.get("arrow_data_frame")[-1].value if app.get("arrow_data_frame") else app.dataframe[-1].value
     return rows.set_index("layer")
-
-
-def test_layers_locked_beyond_the_budget_are_said_and_can_be_unlocked(schedule: AppTest, finished_run: str) -> None:
-    edit(schedule, finished_run, fixed=dict.fromkeys(NAMES, 0.1))
-    assert "with these limits and fixed layers" in schedule.error[0].value
-    assert amounts(schedule)["conv1"] == 10
-    schedule.button(key=f"schedule.unlock.{finished_run}").click().run()
-    assert not schedule.error
 
 
 def test_spared_layers_are_named_with_the_reason_and_the_trade_off_shows_every_method(

@@ -1,5 +1,6 @@
 """The card What we understood: the reading in words, what changes it, and the question that only a person decides."""
 
+import functools
 import io
 from dataclasses import replace
 
@@ -84,12 +85,17 @@ def asked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> li
     return found
 
 
+@functools.cache
+def a_file() -> bytes:
+    return exported(small_network())
+
+
 @pytest.fixture
 def analyze(app: AppTest, asked: list[RunSpec]) -> AppTest:
     """The page with somebody's ONNX file and pictures."""
     wait_for_card(app.run())
     app.button_group(key="analyze.model.source").set_value("ONNX file").run()
-    app.file_uploader[0].upload("net.onnx", exported(small_network())).run()
+    app.file_uploader[0].upload("net.onnx", a_file()).run()
     wait_for_card(app)
     return upload_images(app, "photos.zip", archive({f"{number}.png": png(number) for number in range(6)}))
 
@@ -141,7 +147,7 @@ def test_what_a_person_changes_is_shown_and_measured(analyze: AppTest, asked: li
 
 @pytest.mark.parametrize("asked", [{"question": UNKNOWN}], indirect=True)
 def test_what_is_only_assumed_is_not_measured_until_a_person_chooses_by_the_pictures(
-    analyze: AppTest, service: Service, another_app
+    analyze: AppTest, asked: list[RunSpec], service: Service, another_app
 ) -> None:
     assert not analyze.exception
     assert [each.value for each in analyze.warning] == [UNKNOWN]
@@ -151,6 +157,13 @@ def test_what_is_only_assumed_is_not_measured_until_a_person_chooses_by_the_pict
     assert run.help in texts(analyze)
     assert len(captions(analyze)) >= 8
     assert button(analyze, "Use this", 1).help == "Reads the images and the outputs this way: values from 0 to 255."
+    field(analyze, "Values of the pixels").set_value(SHARES)  # or says what is not among the readings
+    wait_for_card(button(analyze, "Apply").click().run())
+    assert asked[-1].data.std == SHARES[1]
+    assert not analyze.warning
+    field(analyze, "Values of the pixels").set_value(((), ()))
+    wait_for_card(button(analyze, "Apply", -1).click().run())
+    assert [each.value for each in analyze.warning] == [UNKNOWN]  # the question comes again
     button(analyze, "Use this", 1).click().run()
     wait_for_card(analyze)
     assert not analyze.warning
@@ -165,19 +178,6 @@ def test_what_is_only_assumed_is_not_measured_until_a_person_chooses_by_the_pict
     data = started(service).data
     assert ((data.mean, data.std), data.fit, data.preparation) == (BYTES, "stretch", "given")
     assert data.evidence == (("layout", "fit"), ("preparation", "person"))
-
-
-@pytest.mark.parametrize("asked", [{"question": UNKNOWN}], indirect=True)
-def test_a_person_says_what_is_not_among_the_readings_and_may_choose_again(
-    analyze: AppTest, asked: list[RunSpec]
-) -> None:
-    field(analyze, "Values of the pixels").set_value(SHARES)
-    wait_for_card(button(analyze, "Apply").click().run())
-    assert asked[-1].data.std == SHARES[1]
-    assert not analyze.warning
-    field(analyze, "Values of the pixels").set_value(((), ()))
-    wait_for_card(button(analyze, "Apply", -1).click().run())
-    assert [each.value for each in analyze.warning] == [UNKNOWN]  # the question comes again
 
 
 def test_what_cannot_be_read_as_a_person_says_is_read_anew(

@@ -22,14 +22,7 @@ from senseapp.networks.profile import profile_model, watched_pass
 from senseapp.networks.trace import CallTrace
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import SensitivitySpec
-from tests.architectures import (
-    ARCHITECTURES,
-    DISTINCT_ARCHITECTURES,
-    NUM_CLASSES,
-    QUICK_ARCHITECTURES,
-    each_of,
-    example_input,
-)
+from tests.architectures import ARCHITECTURES, NUM_CLASSES, QUICK_ARCHITECTURES, each_of, example_input
 from tests.plain_loop import assert_equals_plain_loop, assert_same, labelled, measured, sampled, sweep_of
 from tests.pruning_models import footprint
 
@@ -41,6 +34,7 @@ NOTHING_TO_PRUNE = ("eva02_tiny",)
 else. Without channels of the residual stream the network does not run."""
 COUPLED = (*("resnet18", "densenet121", "mobilenetv3_small_050", "vit_tiny", "mixer"), *NORM_OVER_CHANNELS[1:])
 """One for each way in which channels are mostly coupled: sums, concatenations, depthwise, heads, tokens, norms."""
+SOME = ("resnet18", "densenet121", "vit_tiny")  # for what depends less on the network
 QUICK = sorted(QUICK_ARCHITECTURES, key=lambda name: name in NORM_OVER_CHANNELS)
 ALL = sorted(ARCHITECTURES, key=lambda name: QUICK.index(name) if name in QUICK else len(QUICK))
 """Lists with equal beginnings: pytest keeps tests together whose parameters have the same place in them."""
@@ -97,12 +91,11 @@ def network(request: pytest.FixtureRequest) -> Network:
     return Network(request.param, model, x, example_input(architecture, 4), watched_pass(model, x))
 
 
-def over(names: list[str]) -> pytest.MarkDecorator:
-    kept = COUPLED if len(names) < len(ALL) else DISTINCT_ARCHITECTURES
+def over(names: list[str], kept: tuple[str, ...] = COUPLED) -> pytest.MarkDecorator:
     return each_of(names, "network", kept=kept, indirect=True)
 
 
-@over(ALL)
+@over(ALL, (*COUPLED, "swin_tiny"))
 def test_replay_equals_the_plain_loop(network: Network) -> None:
     """Layers spread over the depth of the network, which must be replayed and not run whole."""
     layers = sampled([layer.name for layer in network.profile.layers if layer.runs])
@@ -136,7 +129,7 @@ def _num_weights(model: nn.Module) -> int:
     return sum(layer.weight.numel() for layer in layers)
 
 
-@over(QUICK)
+@over(QUICK, SOME)
 def test_replayed_pruning_equals_whole_passes(network: Network) -> None:
     images = labelled(network.four, NUM_CLASSES)
     sweep = sweep_of(network.model, images, SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
@@ -158,7 +151,7 @@ def _some(groups: list[ChannelGroup]) -> list[ChannelGroup]:
     return plain[:: max(len(plain) // FEW, 1)][:FEW]
 
 
-@over(QUICK)
+@over(QUICK, SOME)
 def test_pruning_equals_a_clone_that_torch_pruning_prunes(network: Network) -> None:
     model, x = network.model, network.x
     for group in _some(list(network.groups.values())):
@@ -207,7 +200,7 @@ def _ignore(reader: nn.Module, positions: tuple[int, ...]) -> None:
     reader.register_forward_pre_hook(zero)
 
 
-@over(QUICK)
+@over(QUICK, SOME)
 def test_a_pass_of_one_image_that_was_watched_before_finds_the_same_groups(network: Network) -> None:
     alone, given = (network.pruner(trace) for trace in (None, watched_pass(network.model, network.x[:1])))
     assert given.targets == alone.targets

@@ -16,10 +16,7 @@ class RoundingConfig(CompressionConfig):
 
     kind: ClassVar[str] = "rounding"
     scale: ClassVar[LevelScale] = BitScale(
-        noun="rounding",
-        axis="Significant digits",
-        choices=(12.0, 8.0, 6.0, 4.0, 2.0, 1.0),
-        default=(8.0, 2.0, 1.0),
+        noun="rounding", axis="Significant digits", choices=(12.0, 8.0, 6.0, 4.0, 2.0, 1.0), default=(8.0, 2.0, 1.0)
     )
 
     mode: RoundingMode = option(

@@ -17,6 +17,7 @@ from senseapp.app.common.download import offer_file
 from senseapp.app.common.expert import reading_shown
 from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick, session
+from senseapp.compat.altair_internals import show_unchecked
 from senseapp.core.markdown import md
 from senseapp.records.measurement import RunResult
 from senseapp.views.charts import axes
@@ -179,6 +180,7 @@ def figure(
         if legend:
             st.html(_legend_html(legend))
         chart = as_shown(chart, large=large)
+        show_unchecked(chart)
         frame = re.sub(r"[^\w-]", "_", f"{key}_{'screen' if large else 'frame'}")
         framed = None if large else frame_height
         with st.container(height=framed.height if framed else "content", border=False, key=frame):

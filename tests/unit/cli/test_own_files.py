@@ -7,7 +7,7 @@ import torch
 from senseapp.cli.main import main
 from senseapp.core.codec import loads
 from senseapp.records.measurement import RunResult
-from tests.pictures import class_files, png, write_folder, write_zip
+from tests.pictures import class_files, write_zip
 
 pytestmark = pytest.mark.slow
 
@@ -49,16 +49,6 @@ def test_an_unknown_checkpoint_and_a_zip_of_class_folders(weights, tmp_path, cap
     assert "1/broken.png" in printed
     assert "The file holds 2 networks" in printed
     assert "state_dict_ema are used" in printed
-
-
-@pytest.mark.wide
-def test_a_folder_without_labels(weights, tmp_path, capsys):
-    data = write_folder(tmp_path / "heap", {f"{i}.png": png(i) for i in range(4)})
-    assert analyze(weights, data, tmp_path / "out", *OWN) == 0
-    result = result_in(tmp_path / "out")
-    assert not result.has_labels
-    assert result.metric == "kl"
-    assert "There are no labels" in capsys.readouterr().out
 
 
 @pytest.mark.wide

@@ -26,13 +26,7 @@ from tests.cases import first_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PASSES = 20
-SETTINGS = (
-    "MALLOC_ARENA_MAX",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TRIM_THRESHOLD_",
-    "OMP_WAIT_POLICY",
-    "GOMP_SPINCOUNT",
-)
+SETTINGS = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 MEMORY = ["1", "1073741824", "2147483647"]
 
 # In a thread, blocks of 48 MiB are filled and freed, as a pass does with its activations; prints how many page faults
@@ -65,10 +59,7 @@ print(resident())
 """
 
 # What each start does before it hands over to the command or to the server; prints the settings that torch would find.
-STARTS = {
-    "command line": "runpy.run_module('senseapp', run_name='__main__')",
-    "app": "serve.serve([])",
-}
+STARTS = {"command line": "runpy.run_module('senseapp', run_name='__main__')", "app": "serve.serve([])"}
 START = """
 import os, runpy, sys
 from unittest import mock

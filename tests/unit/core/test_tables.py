@@ -103,11 +103,7 @@ def test_what_is_not_usual_is_said():
 
 
 REFUSED = {
-    "decimal commas between commas": (
-        "times",
-        TIMES.replace("12.25", "12,25"),
-        "has 4 cells .* 'conv1,0,12,25'",
-    ),
+    "decimal commas between commas": ("times", TIMES.replace("12.25", "12,25"), "has 4 cells .* 'conv1,0,12,25'"),
     "a cell too many": ("sensitivities", TABLE.replace("3.125", "3.125,9"), "Line 4 has 6 cells where .* has 5"),
     "a cell too many in a schedule": ("schedule", SCHEDULE.replace(",false\n", ",false,x\n", 1), "has 8 cells"),
     "header of R": ("times", TIMES.replace("layer,", "", 1), "Line 2 has 3 cells where the first line has 2"),

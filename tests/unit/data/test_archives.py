@@ -15,11 +15,7 @@ from senseapp.data.archives import open_archive
 from senseapp.data.contents import ArchiveLimits, Unreadable
 from tests.pictures import class_files, png, write_tar, write_zip
 
-WRITERS = {
-    "a.zip": write_zip,
-    "b.tar": write_tar,
-    "c.tar.gz": lambda path, files: write_tar(path, files, "w:gz"),
-}
+WRITERS = {"a.zip": write_zip, "b.tar": write_tar, "c.tar.gz": lambda path, files: write_tar(path, files, "w:gz")}
 
 
 @pytest.fixture(params=WRITERS)
@@ -203,12 +199,7 @@ def test_a_file_above_the_limit_is_left_out(pack):
 
 
 @pytest.mark.parametrize(
-    ("kind", "target"),
-    [
-        (tarfile.SYMTYPE, "/etc/passwd"),
-        (tarfile.LNKTYPE, "plain.png"),
-        (tarfile.CHRTYPE, ""),
-    ],
+    ("kind", "target"), [(tarfile.SYMTYPE, "/etc/passwd"), (tarfile.LNKTYPE, "plain.png"), (tarfile.CHRTYPE, "")]
 )
 def test_links_and_devices_in_a_tar_are_left_out(tmp_path, kind, target):
     source = open_archive(special_tar(tmp_path / "a.tar", ("evil.png", kind, target)))

@@ -176,10 +176,7 @@ def test_a_named_table_wins_over_the_obvious_one():
 
 def test_lines_and_pictures_that_do_not_match_are_told():
     found = arrange(ListedFiles("1.png", "2.png", labels="file,label\n1.png,cat\n9.png,dog"))
-    assert found.notes[1:3] == (
-        "1 line of it names no picture: 9.png.",
-        "1 picture without a line in it left out.",
-    )
+    assert found.notes[1:3] == ("1 line of it names no picture: 9.png.", "1 picture without a line in it left out.")
 
 
 def test_a_bare_name_that_two_pictures_have_is_not_guessed():

@@ -18,6 +18,7 @@ from senseapp.data.load import load_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 from senseapp.tasks import CLASSIFICATION
+from tests.cases import first_of
 from tests.pictures import encoded, write_folder
 
 Values = npt.NDArray[np.uint16]
@@ -140,7 +141,7 @@ UPRIGHT = {
 
 
 @pytest.mark.parametrize("mark", UPRIGHT)
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("kind", first_of(["JPEG", "PNG"]))
 def test_a_rotation_mark_is_followed_on_request_only(mark: int, kind: str) -> None:
     file = with_mark(mark, kind)
     stored, turned = decoded(file), decoded(file, upright_size=(32, 16) if mark < 5 else (16, 32))

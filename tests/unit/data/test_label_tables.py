@@ -10,6 +10,7 @@ import pytest
 from senseapp.core.errors import InvalidDataset
 from senseapp.data.arrangement import arrange
 from senseapp.data.contents import Contents
+from tests.cases import first_of
 from tests.unit.data.test_arrangement import ListedFiles
 
 CLASSES = ("0", "1", "10", "2")
@@ -86,7 +87,7 @@ READ = {
 
 
 @pytest.mark.parametrize("name", READ)
-@pytest.mark.parametrize("place", ["", "val/"])
+@pytest.mark.parametrize("place", first_of(["val/", ""]))
 def test_the_labels_are_those_that_the_table_was_made_from(name, place):
     assert labels_of(READ[name], place=place) == FILES
 
@@ -168,10 +169,7 @@ def test_a_table_in_windows_1252_keeps_its_accents_and_says_so():
 
 
 REFUSED = {
-    "a label with a bare comma": (
-        READ["header"].replace("png,2", "png,2, or 3", 1),
-        "Line 5 has 3 cells where",
-    ),
+    "a label with a bare comma": (READ["header"].replace("png,2", "png,2, or 3", 1), "Line 5 has 3 cells where"),
     "two labels of one picture": (READ["header"] + "img_00.png,2\n", r"gives img_00\.png two labels, 0 and 2"),
     "several classes of one picture": (one_hot().replace("1,0,0,0", "1,1,0,0", 1), "columns of labels.csv may hold"),
     "two whole numbers, no header": (
@@ -184,10 +182,7 @@ REFUSED = {
     "one column": (lines("{f}"), "Neither commas"),
     "names alone": (lines("{f},"), "must hold a file and a label"),
     "no label at all": (lines("{f},nan", "file,label"), "gives no picture a label"),
-    "numbers that may be either": (
-        "".join(f"{i},{(i + 1) % 3}\n" for i in range(3)),
-        "2 columns .* may name",
-    ),
+    "numbers that may be either": ("".join(f"{i},{(i + 1) % 3}\n" for i in range(3)), "2 columns .* may name"),
     "a quoted tail": (READ["header"].replace("img_03.png,2", '"img_03.png"x,2'), "is not CSV"),
     "very long lines": ("a.png," * 200_000, "has more than 1,000,000 letters"),
     "very many columns": (",".join("abcdefgh"[i % 8] for i in range(40_000)) + "\n" + "img_00.png,1", "20,000 columns"),

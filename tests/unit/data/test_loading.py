@@ -55,10 +55,7 @@ def test_images_labels_and_names_belong_together(load):
 
 def test_folder_zip_and_tar_give_the_same_images(tmp_path):
     files = class_files()
-    places = {
-        "folder": write_folder(tmp_path / "set", files),
-        "archive": write_zip(tmp_path / "a.zip", files),
-    }
+    places = {"folder": write_folder(tmp_path / "set", files), "archive": write_zip(tmp_path / "a.zip", files)}
     tar = DataSpec(kind="archive", path=str(write_tar(tmp_path / "a.tgz", files, "w:gz")))
     specs = [DataSpec(kind=kind, path=str(path)) for kind, path in places.items()]
     for num_samples in (None, 5):

@@ -143,6 +143,7 @@ def test_names_of_classes_are_never_matched_otherwise(tmp_path):
     assert choose_class_order(spec, model, images).spec == spec
 
 
+@pytest.mark.wide
 def test_a_network_that_guesses_is_given_no_order(tmp_path):
     """A match of scores that know nothing on one half of the images is hardly ever better on the other."""
     spec = pictures(tmp_path, ["a", "b", "c"], 20)

@@ -85,8 +85,7 @@ def asked(folder, **data):
         [
             *((HALF, False), (NONE, True), (OWN, True)),
             *(({"mean": mean, "std": (1 / 255,) * 3}, False) for mean in (NONE["mean"], OWN["mean"])),
-        ],
-        2,
+        ]
     ),
 )
 def test_size_normalisation_and_channel_order_are_found_together(trained, pictures, values, bgr):

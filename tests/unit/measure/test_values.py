@@ -23,7 +23,7 @@ VALUES = task_named("values")
 LEVELS = {"sparsity": (0.3, 0.5, 0.7, 0.9), "quantization": (8.0, 6.0, 4.0, 3.0, 2.0)}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", first_of(NETWORKS, 5))
 def test_each_layer_is_measured_as_by_a_plain_loop_to_the_bit(name: str) -> None:
     network, images = network_of(name), smooth_images(COUNT)
     spec = SensitivitySpec(levels=(SPARSITY,), device="cpu")
@@ -41,7 +41,7 @@ def test_each_layer_is_measured_as_by_a_plain_loop_to_the_bit(name: str) -> None
 
 
 @pytest.mark.parametrize("mode", ["exact", "quick"])
-@pytest.mark.parametrize("kind", LEVELS)
+@pytest.mark.parametrize("kind", first_of(LEVELS))
 @pytest.mark.parametrize("name", first_of(NETWORKS))
 def test_estimates_rank_layers_and_levels_as_measurements_do(name: str, kind: str, mode: str) -> None:
     network, images = network_of(name), TensorImages(smooth_images(32))

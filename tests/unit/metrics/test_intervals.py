@@ -8,12 +8,7 @@ from scipy.stats import binomtest
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics import METRICS, change_of
 from senseapp.metrics.bounds import upper_bound_of_share
-from senseapp.metrics.intervals import (
-    discordant_interval,
-    mean_interval,
-    proportion_interval,
-    ratio_interval,
-)
+from senseapp.metrics.intervals import discordant_interval, mean_interval, proportion_interval, ratio_interval
 
 INF = math.inf
 

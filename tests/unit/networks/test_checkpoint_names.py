@@ -203,7 +203,10 @@ def test_two_networks_in_a_file_are_a_choice(tmp_path, network):
             load_model(ModelSpec(library="auto", checkpoint=str(path), network="judge"))
 
 
-@pytest.mark.parametrize("keys", [("state_dict", "state_dict_ema"), ("model", "model_ema"), ("net", "ema.module")])
+AVERAGED = [("state_dict", "state_dict_ema"), ("model", "model_ema"), ("net", "ema.module")]
+
+
+@pytest.mark.parametrize("keys", first_of(map(pytest.param, AVERAGED)))
 def test_averaged_weights_are_chosen_by_a_part_of_their_name(tmp_path, network, keys):
     averaged = changed(network, lambda model: model.fc.weight.data.mul_(2))
     plain, other = keys

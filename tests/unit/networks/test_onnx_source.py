@@ -20,6 +20,7 @@ from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.tasks import CLASSIFICATION
 from senseapp.tasks.detection import DETECTION
+from tests.cases import seldom
 from tests.onnx_files import exported, fixed_to, write_export
 from tests.onnx_graphs import by_onnxruntime, model_of, node, weights
 from tests.small_models import NUM_CLASSES, small_network
@@ -231,7 +232,10 @@ def test_bytes_with_channels_last_come_as_images(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("task", "img_size", "side"),
-    [("classification", None, 224), ("segmentation", None, 512), ("detection", None, 640), ("segmentation", 96, 96)],
+    [
+        *(("classification", None, 224), ("detection", None, 640), ("segmentation", 96, 96)),
+        seldom(("segmentation", None, 512)),
+    ],
 )
 def test_a_file_of_any_size_is_proposed_the_usual_one_of_its_task(
     tmp_path: Path, task: str, img_size: int | None, side: int

@@ -133,9 +133,7 @@ def behind_identity(model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("form", [stored_as_floats, in_constant_nodes, listed_as_inputs, behind_identity])
-def test_weights_are_written_back_in_the_form_that_they_are_stored_in(
-    form: Callable[[onnx.ModelProto], None],
-) -> None:
+def test_weights_are_written_back_in_the_form_that_they_are_stored_in(form: Callable[[onnx.ModelProto], None]) -> None:
     model = onnx.load_from_string(small_file())
     form(model)
     opened = open_onnx(model.SerializeToString())

@@ -29,10 +29,7 @@ def read(content, **builders):
 @given(PLAIN, some.integers(0, 5))
 def test_plain_values_are_those_of_pickle(value, protocol):
     content = pickle.dumps(value, protocol=protocol)
-    encode = {
-        "_codecs.encode": lambda text, codec: text.encode(codec),
-        "builtins.bytes": bytes,
-    }
+    encode = {"_codecs.encode": lambda text, codec: text.encode(codec), "builtins.bytes": bytes}
     assert read(content, **encode)[0] == pickle.loads(content)
 
 

@@ -25,6 +25,7 @@ from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.tasks import task_named
 from senseapp.views.report.document import build_check_page
 from senseapp.views.words.check import operator_rows
+from tests.cases import first_of
 from tests.check_pairs import FAILS, PAIRS, SHORT, DetectorWorkshop, Pair, Workshop, check_pair
 from tests.detector_exports import exported_detector, shape_pictures
 
@@ -44,7 +45,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> DetectorWorkshop:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", first_of(SHORT, 3))
 def test_the_verdict_on_a_pair_made_elsewhere_is_right(shop: Workshop, name: str) -> None:
     outcome = check_pair(BY_NAME[name], shop, samples=160)
     assert not outcome.wrong, outcome.said
@@ -329,6 +330,7 @@ def test_pixels_are_given_to_files_that_take_them(shop: Workshop) -> None:
     assert "gets pixels from 0 to 255" in " ".join(outcome.report.candidate.notes)
 
 
+@pytest.mark.wide
 def test_a_pair_of_classes_and_boxes_is_compared_by_both(tmp_path: Path) -> None:
     """Boxes that are all moved lose every object, though no class score changes."""
     data = shape_pictures(tmp_path / "data", 10)

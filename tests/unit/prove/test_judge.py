@@ -13,6 +13,7 @@ from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.tasks import CLASSIFICATION, SEGMENTATION
 from senseapp.tasks.classification import Classification
+from tests.cases import first_of
 from tests.toy_task import REGRESSION
 
 pytestmark = pytest.mark.slow  # exports networks
@@ -59,7 +60,7 @@ def a_context(network: nn.Module, task: Classification = PICKED) -> MeasurementC
     return MeasurementContext.prepare(network.eval(), TensorImages(IMAGES, labels), task=task)
 
 
-@pytest.mark.parametrize("reads_batch", [False, True], ids=["any number", "one image a call"])
+@pytest.mark.parametrize("reads_batch", first_of([False, True]), ids=["any number", "one image a call"])
 def test_a_module_and_its_file_are_judged_alike(reads_batch: bool) -> None:
     dense, changed = (a_context(Nesting(factor=factor, reads_batch=reads_batch)) for factor in (1.0, 0.5))
     exporter = OPERATIONS.exporter(dense.model, IMAGES[:1])

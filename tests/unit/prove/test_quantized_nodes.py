@@ -168,9 +168,8 @@ def joined_in_int8(file: Path, kinds: set[str]) -> tuple[bytes, str]:
     return file.with_suffix(".int8.onnx").read_bytes(), nodes[place].name
 
 
-@pytest.mark.parametrize(
-    ("form", "kinds"), [("columns", {"Concat"}), pytest.param("rows", {"Concat", "Transpose"}, marks=pytest.mark.wide)]
-)
+@pytest.mark.wide
+@pytest.mark.parametrize(("form", "kinds"), [("columns", {"Concat"}), ("rows", {"Concat", "Transpose"})])
 def test_the_node_that_joins_boxes_and_scores_is_named(detector: Path, form: str, kinds: set[str]) -> None:
     from senseapp.prove.check.check import check_files
     from senseapp.prove.diagnosis import blame_nodes

@@ -4,8 +4,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import safetensors.torch
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,16 +13,14 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import Progress
 from senseapp.metrics import METRICS, change_of
 from senseapp.metrics.bounds import TestSequence
-from senseapp.networks.sources.load import load_model
 from senseapp.prove import recommend
-from senseapp.prove.evaluator import load_proof_images
 from senseapp.prove.prove import Promised
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import Status
 from senseapp.records.promise import Promise, sequence_after
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
-from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.run_tasks import LayerAnswers, Verification
@@ -253,27 +249,6 @@ def test_a_run_whose_files_fail_is_done_and_says_why(few_digits, tmp_path, monke
     assert record.state is RunState.DONE
     assert record.error == "All layers are measured. The files could not be made: The runtime is gone."
     backend.close()
-
-
-@pytest.mark.wide
-@pytest.mark.slow
-def test_the_file_does_what_the_recommendation_says(recommended) -> None:
-    service, run_id, found = recommended
-    proof = RecommendationTask(run_id=run_id).proof(found)
-    assert found.validation == service.work.outcome(proof)
-    plain = service.work.compressed_model(proof)[0]
-    loaded = load_model(ModelSpec())
-    images = load_proof_images(service.result(run_id), loaded).proof
-    loaded.module.load_state_dict(safetensors.torch.load_file(plain))
-    with torch.inference_mode():
-        right = (loaded.module(images.batch(0, len(images))).argmax(1) == images.labels).double().mean().item()
-    assert found.loss.value == pytest.approx(right, abs=1e-9)
-    assert found.loss.delta <= ALLOWED
-    assert found.loss.num_samples == len(images)
-    changed = service.work.changed(proof)
-    kept = next(change for change in found.validation.kept_changes if change.metric == "agreement")
-    assert changed.num_changed == round(kept.delta * len(images))
-    assert changed.drop == pytest.approx(found.loss.delta)
 
 
 @pytest.mark.wide

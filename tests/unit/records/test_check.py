@@ -6,14 +6,7 @@ import pytest
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
-from senseapp.records.check import (
-    CheckedFile,
-    CheckedLimit,
-    CheckReport,
-    CheckSpec,
-    TensorDifference,
-    TensorDivergence,
-)
+from senseapp.records.check import CheckedFile, CheckedLimit, CheckReport, CheckSpec, TensorDifference, TensorDivergence
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec, without_folders
 from senseapp.views.words.check import divergence_sentence

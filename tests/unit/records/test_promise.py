@@ -22,6 +22,7 @@ from senseapp.records.promise import (
     verdicts,
 )
 from senseapp.records.schedule import Schedule, ScheduleEntry
+from tests.cases import first_of
 from tests.deployments import a_candidate, a_judged_candidate
 
 FIVE = Promise(most=0.05)
@@ -88,7 +89,7 @@ def test_weights_as_they_are_and_packed_are_one_test() -> None:
     assert set(found) == {plain.file, packed.file}
 
 
-@pytest.mark.parametrize("order", ["mild first", "strong first", "by chance"])
+@pytest.mark.parametrize("order", first_of(["mild first", "strong first", "by chance"]))
 def test_any_wrong_promise_among_files_is_as_rare_as_promised(order: str) -> None:
     rng, wrong, runs = np.random.default_rng(2), 0, 400
     for _ in range(runs):

@@ -11,6 +11,7 @@ from senseapp.records.executed import IntegerShare
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino.operations import UploadedOpenVino
+from tests.cases import first_of
 from tests.unit.runtimes.test_onnxruntime_uploaded import a_file
 
 pytestmark = pytest.mark.slow  # exports a network
@@ -60,7 +61,7 @@ def test_products_in_integers_are_counted_in_what_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [UploadedRuntime, UploadedOpenVino])
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", first_of([True, False]))
 def test_parts_of_an_uploaded_file_that_stay_in_float_are_named_as_the_search_does(kind, named: bool) -> None:
     content = a_file(named=named)
     runtime = kind(open_onnx(content))

@@ -197,7 +197,7 @@ def test_rows_times_the_matrix_are_what_the_node_makes(network):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "kernel", "groups"), first_of([(63, 1, 1), (8, 3, 4), (64, 1, 1), (3, 3, 1), (1, 3, 32)], 2)
+    ("inputs", "kernel", "groups"), first_of([(63, 1, 1), (8, 3, 4), (64, 1, 1), (3, 3, 1), (1, 3, 32)])
 )
 def test_no_processor_saturates(inputs, kernel, groups):
     """Loud images and weights, summed by the runtime's integers as by floats that hold every sum exactly."""

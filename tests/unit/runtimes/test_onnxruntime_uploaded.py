@@ -99,7 +99,7 @@ def test_a_sparse_file_is_the_uploaded_one_with_zeros(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", seldom("mixed")])
-@pytest.mark.parametrize("constants", [False, True])
+@pytest.mark.parametrize("constants", first_of([False, True]))
 def test_an_int8_file_is_the_uploaded_one_with_roundings(kind: str, constants: bool) -> None:
     opened, evaluator = evaluator_for(a_file(constants=constants, named=not constants))
     deployed = deploy(evaluator, original_source(evaluator, evaluator.runtime("onnxruntime")), settings(kind))

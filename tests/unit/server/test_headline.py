@@ -116,8 +116,7 @@ def test_groups_and_their_layers_are_counted_apart():
 )
 def test_each_metric_is_said_in_its_unit(metric, expected):
     result = a_result(
-        [a_measurement("stem", changes=(a_change(0.064, metric=metric),))],
-        spec=spec_of(levels=(0.5,), metric=metric),
+        [a_measurement("stem", changes=(a_change(0.064, metric=metric),))], spec=spec_of(levels=(0.5,), metric=metric)
     )
     assert expected in headline(result)
 

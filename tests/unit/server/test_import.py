@@ -71,8 +71,7 @@ def test_the_command_line_imports_and_schedules(file, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
-    [(b"\xff\xfe\x00", "not text in UTF-8"), (b"", "empty"), (None, "cannot be read")],
+    ("content", "says"), [(b"\xff\xfe\x00", "not text in UTF-8"), (b"", "empty"), (None, "cannot be read")]
 )
 def test_bad_files_are_refused_in_one_line(tmp_path, capsys, content, says):
     path = tmp_path / "table.csv"

@@ -16,14 +16,7 @@ from senseapp.server.checks import CheckTask
 from senseapp.server.execution import Measurement
 from senseapp.server.process import requester
 from senseapp.server.process.processes import takes_too_long
-from senseapp.server.process.requester import (
-    ANYBODY,
-    COPIES,
-    Requester,
-    Slots,
-    model_limits,
-    reading_limits,
-)
+from senseapp.server.process.requester import ANYBODY, COPIES, Requester, Slots, model_limits, reading_limits
 
 
 class Waiting:

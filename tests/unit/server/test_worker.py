@@ -219,10 +219,7 @@ def test_closing_interrupts_what_runs_and_begins_nothing_more():
     runner.submit(Task("running"))
     runner.submit(Task("waiting"))
     runner.run_next()
-    assert log.states == [
-        ("running", RunState.RUNNING),
-        ("running", RunState.INTERRUPTED),
-    ]
+    assert log.states == [("running", RunState.RUNNING), ("running", RunState.INTERRUPTED)]
     with pytest.raises(QueueFull, match="shutting down"):
         runner.submit(Task("late"))
 

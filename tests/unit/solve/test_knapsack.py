@@ -7,6 +7,7 @@ import pytest
 
 from senseapp.core.errors import InfeasibleBudget
 from senseapp.solve.knapsack import solve
+from tests.cases import first_of
 
 COSTS = [np.array([0.0, 3.0, 9.0]), np.array([0.0, 4.0]), np.array([0.0, 1.0])]
 SAVINGS = [np.array([0.0, 5.0, 8.0]), np.array([0.0, 6.0]), np.array([0.0, 1.0])]
@@ -46,7 +47,7 @@ def brute_force(damages, savings, required):
     return best
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first_of(range(20), 6))
 def test_equals_brute_force(seed):
     rng = np.random.default_rng(seed)
     layers, levels = int(rng.integers(1, 6)), int(rng.integers(2, 5))

@@ -160,6 +160,7 @@ def test_what_is_no_logit_of_each_image_is_refused(shape: tuple[int, ...]) -> No
         CLASSIFICATION.check_output(torch.zeros(shape), 4)
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_images_decide_which_folder_is_the_second_class(tmp_path: Path) -> None:
     """Pictures above logit 0 lie in the folder that comes first: sorted by name, every answer would be wrong."""

@@ -13,11 +13,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.schedule import ResourceBudget
 from senseapp.solve.methods import make_schedule
 from senseapp.views.charts.axes import cut_labels, value_scale
-from senseapp.views.charts.histograms import (
-    bin_frame,
-    histogram_chart,
-    mark_frame,
-)
+from senseapp.views.charts.histograms import bin_frame, histogram_chart, mark_frame
 from senseapp.views.charts.layers import (
     EXTREMES,
     cut_short,
