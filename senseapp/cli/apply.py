@@ -1,7 +1,5 @@
 """``apply``: compress the model of a run as a schedule says, measure it, and write its weights."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

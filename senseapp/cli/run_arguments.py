@@ -1,7 +1,5 @@
 """From arguments to the settings of a run; arguments that several commands share, and the files that they name."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

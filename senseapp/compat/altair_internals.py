@@ -1,7 +1,5 @@
 """Undocumented names of Altair."""
 
-from __future__ import annotations
-
 from altair.utils.schemapi import disable_debug_mode
 
 

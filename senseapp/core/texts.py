@@ -11,8 +11,6 @@ Texts of records that anybody may have written are made printable, and not endle
 Source: OWASP, "CSV Injection", https://owasp.org/www-community/attacks/CSV_Injection.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

@@ -9,8 +9,6 @@ transparency, colour with transparency and printing colours. TIFF files of any n
 since Pillow drops those beyond the colours, or does not open the file.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import MutableMapping, Sequence

@@ -11,8 +11,6 @@ Source: timm ``transforms_imagenet_eval`` and torchvision ``Resize`` and ``Cente
 bit for bit.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, TypeVar

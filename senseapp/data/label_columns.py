@@ -3,8 +3,6 @@
 Several come from columns of 0 and 1, from lists in a cell, or from lines that name a picture again.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Load pictures of folders, archives and image sets with their labels; survey and preview them beforehand."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence

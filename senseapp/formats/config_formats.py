@@ -1,7 +1,5 @@
 """Configuration files with one entry per layer: NNI, torchao and NVIDIA Model-Optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ All three say levels the way people do, with the unit beside each (percent, bits
 schedule; CSV holds its rows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

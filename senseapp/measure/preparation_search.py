@@ -13,8 +13,6 @@ Where names do not tell which output a label means, the order in which the netwo
 labels and outputs are matched on one half of the images, and the match is judged on the other half.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

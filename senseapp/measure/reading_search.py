@@ -9,8 +9,6 @@ A pass of the network serves all layouts and class numbers of one preparation. T
 with the best one the order of channels, then the fit: the figures differ less by each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

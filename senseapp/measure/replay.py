@@ -5,8 +5,6 @@ output; parents are checked before their children, so whole stages are skipped; 
 calls runs as usual, so nothing is traced symbolically or compiled and any module works.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial

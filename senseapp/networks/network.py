@@ -1,7 +1,5 @@
 """One interface for a torch module with its context and for a file open in a runtime; state that is put back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

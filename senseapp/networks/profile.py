@@ -1,7 +1,5 @@
 """The size of a network and its compressible layers, from one traced pass, and weights that are not finite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ Events count starts and ends of module calls. A call that ends before event *e* 
 returned instead, when only the computation from event *e* on is repeated.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Inputs of a notebook: a network, one batch of its arguments, and settings in fasterai's words."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ confidence 1 − 0.05 / K for K classes (Bonferroni), so that all of them hold t
 excludes the mean drop is not one of many looked at that stands out by chance.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial

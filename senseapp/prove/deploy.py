@@ -1,7 +1,5 @@
 """The deployed file: made of proven weights, in int8 where that does little harm, and measured in its runtime."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

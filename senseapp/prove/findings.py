@@ -1,7 +1,5 @@
 """Notes on a file that was measured in a runtime, as sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np

@@ -7,8 +7,6 @@ are milder than all that was measured. A loss that is promised is tested on them
 test, and leaves the next one less of the error.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -10,8 +10,6 @@ where a loss is promised: images that choose between two forms cannot judge the 
 figures are reported whichever is delivered.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Weights are a plain state dict and a small file: zeros compressed, rounded weigh
 program or ONNX.
 """
 
-from __future__ import annotations
-
 import copy
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Comparison of runs: layers matched by name, their ranks on each side, and which moved most."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ taken where it is close to the bound. Else choices that no better schedule can c
 others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

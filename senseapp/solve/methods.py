@@ -1,7 +1,5 @@
 """Scheduling methods by name (optimal, gamma, uniform), and optimal schedules of two compressions together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

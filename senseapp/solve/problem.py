@@ -1,7 +1,5 @@
 """Input of a scheduling method, and schedules from its levels or from a user's."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ layers, of fitting kinds and shapes at each place, and no name speaks against it
 noted, and what is not matched is listed.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Source: https://cocodataset.org/#format-data.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

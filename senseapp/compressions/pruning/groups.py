@@ -1,7 +1,5 @@
 """Coupled channel groups: layers that lose output channels or attention heads together, and in which units."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

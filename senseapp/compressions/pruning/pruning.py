@@ -1,7 +1,5 @@
 """Structural pruning: output channels or attention heads are removed with all coupled tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal

@@ -1,7 +1,5 @@
 """Removal of chosen channels and heads from a network's modules, for good or as a trial."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -4,8 +4,6 @@ torch-pruning follows reshapes by their sizes. Where a network shuffles or regro
 and the pruned network runs without any error. One forward and two backward passes verify all groups at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

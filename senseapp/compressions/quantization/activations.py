@@ -1,7 +1,5 @@
 """Ranges of activations with a fixed amount of state, and hooks that observe or change the inputs of a layer."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence

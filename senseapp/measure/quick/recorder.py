@@ -1,7 +1,5 @@
 """Differentiable passes that record the inputs, outputs and gradients of watched layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

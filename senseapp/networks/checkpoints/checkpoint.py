@@ -1,7 +1,5 @@
 """An uploaded weights file as named tensors, with notes for the user; code in it is never run."""
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence

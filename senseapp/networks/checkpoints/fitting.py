@@ -1,7 +1,5 @@
 """Build the architecture that a checkpoint belongs to and load its weights, or explain why they do not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ architecture are all found holds a network. So no list of names of dicts and wra
 file (student and teacher, plain and averaged weights) are found as two prefixes.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

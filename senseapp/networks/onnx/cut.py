@@ -1,7 +1,5 @@
 """Outputs of a graph that can be measured: before box selection and branches, and before a final softmax."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Nodes with constant weights as torch's own modules: convolutions, linear layers, norms."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The modules of a network built from a graph: operations without weights, and the network that calls all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Open an ONNX file as a network that can be measured."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence

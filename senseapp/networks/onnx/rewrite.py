@@ -4,8 +4,6 @@ Constants are folded, branches (``If``) of a known condition are replaced, a bat
 and activations of several nodes become one step each. ``check.py`` compares the result with onnxruntime.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence

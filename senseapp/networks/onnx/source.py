@@ -1,7 +1,5 @@
 """The source ``onnx``: an uploaded ONNX file as a model, and the report on the file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -6,8 +6,6 @@ the weight, the nodes of the layer read a new tensor. Groups, shapes and declara
 channels. The file is then compared with the module in onnxruntime.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Classification networks of timm, with published or seeded random weights; shapes of any library's networks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache

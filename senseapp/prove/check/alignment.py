@@ -1,7 +1,5 @@
 """The reference of a check with its images, and a candidate whose outputs are read as the reference's are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

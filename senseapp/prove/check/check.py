@@ -4,8 +4,6 @@ The files are run as they are: an ONNX file in onnxruntime, a checkpoint in PyTo
 reference needs them, and the candidate gets the same, in the layout and type that it declares.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress

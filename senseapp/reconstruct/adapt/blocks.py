@@ -9,8 +9,6 @@ Sources: Li et al. 2021, "BRECQ", algorithm 1, for the order; Nagel et al. 2020,
 post-training quantization" (AdaRound), eq. 21 to 25, for weights that move between two grid points.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

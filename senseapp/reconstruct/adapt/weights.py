@@ -8,8 +8,6 @@ Sources: Frantar and Alistarh 2022 and 2023, see there; for the uncompressed net
 2025, "GPTAQ", eq. 5, here as a change of the weights beforehand.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

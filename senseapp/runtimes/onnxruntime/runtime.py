@@ -1,7 +1,5 @@
 """ONNX files that are open in onnxruntime: those of the product, and those of any program for a check."""
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

@@ -6,8 +6,6 @@ border (rounding, and another order of memory) costs as much per value as such k
 takes besides its products is shared out among them by their outputs.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Pool of worker processes that have loaded the engine."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

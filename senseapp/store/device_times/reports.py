@@ -16,8 +16,6 @@ TFLite                tables under *Run Order*, of the         ``core/util/stats
 Of several passes the median counts.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator, Mapping

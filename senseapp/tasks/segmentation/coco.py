@@ -6,8 +6,6 @@ crowds are void.
 Source: https://cocodataset.org/#format-data; the text form of runs is that of ``maskApi.c`` in pycocotools.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

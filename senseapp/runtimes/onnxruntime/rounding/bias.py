@@ -5,8 +5,6 @@ Source: Nagel et al. 2019, "Data-free quantization through weight equalization a
 the shift of each product is measured behind products without one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any

@@ -4,8 +4,6 @@ Kernels for AVX2 and AVX-512 without VNNI add the products of two neighbouring w
 16 bits (``VPMADDUBSW``). Depthwise kernels and those for unsigned weights do not.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layouts of a detector's raw tensors that neither shapes nor values contradict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
