@@ -6,10 +6,9 @@ the temperature that suits each way best: a preparation that only sharpens or fl
 Source: Guo et al. (2017), On calibration of modern neural networks, section 4.2 (temperature scaling).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +55,7 @@ class Answers:
     correct: npt.NDArray[np.bool_] | None
 
     @classmethod
-    def of(cls, scores: Array, labels: npt.NDArray[np.int64] | None) -> Answers:
+    def of(cls, scores: Array, labels: npt.NDArray[np.int64] | None) -> Self:
         """Judge class scores (n, C) by ``labels`` (n,), or without them."""
         scores = np.nan_to_num(scores, nan=0.0, posinf=1e6, neginf=-1e6)
         if labels is None:

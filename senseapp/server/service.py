@@ -1,14 +1,12 @@
 """Interface for pages: one call per user action, which returns frozen records."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import NotFound, QueueFull, StorageFailed
@@ -58,7 +56,7 @@ class Service(Access):
         self.checks = Checks(backend, owner, requester)
 
     @classmethod
-    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> Service:
+    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> Self:
         """Return the service of this process's shared backend; ``home`` None: ``SENSEAPP_HOME``."""
         return cls(backend_at(home or default_home()), owner, requester)
 

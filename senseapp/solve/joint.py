@@ -7,11 +7,10 @@ a further pass. The prediction is Σ dᵢ + D(Σ cᵢ) − Σ D(cᵢ), with the 
 To second order these are the interactions of pairs that Deng et al. 2023, "CLADO", eq. 4, measure one by one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +65,7 @@ class JointDamage:
     num_outputs: int
 
     @classmethod
-    def of(cls, result: RunResult, metric: str, curves: Sequence[LayerCurve]) -> JointDamage | None:
+    def of(cls, result: RunResult, metric: str, curves: Sequence[LayerCurve]) -> Self | None:
         """Return None if ``metric`` is not the recorded one, or if too few images were recorded."""
         recorded = result.recorded
         if recorded is None or recorded.metric != metric or recorded.size < 1:

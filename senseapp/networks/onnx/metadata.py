@@ -3,12 +3,10 @@
 Where that does not say how images are prepared, the first nodes tell, else it is the usual way.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from senseapp.core.foreign_values import (
     BadValue,
@@ -199,7 +197,7 @@ class UsualPreparation:
     notes: tuple[str, ...] = ()
     evidence: Evidence = "file"
 
-    def of_family(self, usual: UsualInput | None) -> UsualPreparation:
+    def of_family(self, usual: UsualInput | None) -> Self:
         """Return how networks of a family take pictures, where nothing tells of this one; whole pictures, then."""
         if usual is None or self.evidence != "assumed":
             return self
