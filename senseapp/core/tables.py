@@ -147,11 +147,7 @@ _Row: TypeAlias = tuple[int, Sequence[str]]
 
 
 def _rows(text: str, mark: str) -> Iterator[_Row]:
-    """Yield the line number and the stripped cells of each row that is not only a comment.
-
-    Raises:
-        TableError: quotes do not close, or a cell or line is very long.
-    """
+    """Yield the line number and the stripped cells of each row that is not only a comment; TableError if none."""
     lines = _bounded_lines(io.StringIO(text, newline=""))
     for line, row in _split_at_last_space(lines) if mark == _LAST_SPACE else _split_by_csv(lines, mark):
         cells = tuple(map(str.strip, row))  # the garbage collector does not track tuples of strings

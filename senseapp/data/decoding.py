@@ -279,11 +279,7 @@ def _require_high_bits(image: Image.Image) -> None:
 
 
 def _in_eight_bits(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], int]:
-    """Return whole numbers of up to 16 bits scaled to eight, and how many bits the largest of them needs.
-
-    Raises:
-        Unreadable: some are negative, or need more than 16 bits.
-    """
+    """Return whole numbers of up to 16 bits scaled to eight, and the bits of the largest; raises Unreadable."""
     if values.min() < 0 or int(values.max()) >> _CONTAINER_BITS:
         raise Unreadable("whole numbers of more than 16 bits")
     largest = int(values.max())

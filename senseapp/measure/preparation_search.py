@@ -206,10 +206,7 @@ class _PreparationSearch:
         return found
 
     def _promising(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
-        """Return the best few so far, without those that are clearly worse than the best.
-
-        A few more tell the classes best apart if any label may mean any output.
-        """
+        """Return the best few, not clearly worse than the best, and a few that tell unnamed classes apart."""
         judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
         hopeful = [item for item, by in judged if not clearly_better(judged[0][1], by, significance=_HOPELESS)]
         hopeful = hopeful[:_FINALISTS]
@@ -296,10 +293,7 @@ class _PreparationSearch:
         return replace(choice, spec=replace(taken.spec, data=data))
 
     def _as_found(self, chosen: PreparationCandidate, judged: Sequence[_Judged]) -> _Judged | None:
-        """Return the best candidate with the classes as the network finds them, if clearly better than ``chosen``.
-
-        Its answers are those to one half of the images, with the order that the other half gives.
-        """
+        """Return the best candidate with classes matched on half of the images, if clearly better on the other half."""
         classes = self._classes
         if classes.labels is None or not classes.orders or self._is_good(chosen):
             return None

@@ -194,10 +194,7 @@ class _ReadingSearch(ReadingChoices):
         return [images.batch(at, min(at + _BATCH, most)) for at in range(0, most, _BATCH)]
 
     def _in_every_order(self, one: ReadingCandidate, outputs: Predictions, images: PreparedImages) -> Iterator[Scored]:
-        """Yield a candidate with each order of the classes, and as the network finds them where none is certain.
-
-        That is matched on the first half of the images and judged on the second, as a match fits those it is made of.
-        """
+        """Yield a candidate with each order of the classes, and with that matched on one half, judged on the other."""
         orders = images.label_orders or (None,)
         found = [
             scored_by_metric(self.task, replace(one, order=order, departures=one.departures + place), outputs, images)

@@ -254,10 +254,7 @@ class _Watcher:
         self.origins.follow(func, tensors, results, product=bool(products))
 
     def _count(self, product: Product, innermost: int) -> Iterable[str]:
-        """Assign a product to the parameters of its weight operand, preferably one that is used directly.
-
-        Returns the names of these parameters.
-        """
+        """Assign a product to the parameters of its weight operand, at best one used directly; return their names."""
         found = [origin for tensor in product.weights if (origin := self.origins.of(tensor)) is not None]
         origin = next((each for each in found if each.direct), found[0] if found else None)
         if origin is None:

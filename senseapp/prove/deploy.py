@@ -217,10 +217,7 @@ def _stored_notes(stored: int, missing: int) -> tuple[str, ...]:
 
 
 class _TestedFiles:
-    """Files of one network by name, judged and timed together beside the original in the runtime.
-
-    ``layers`` are those of nodes.
-    """
+    """Files of one network, judged and timed together beside the original; ``layers`` are those of nodes."""
 
     def __init__(
         self,

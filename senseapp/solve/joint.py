@@ -160,10 +160,7 @@ def _alone(chosen: Mapping[str, Choice]) -> float:
 
 
 def _images(values: bytes, size: int) -> Vector:
-    """Return float16 bytes as (N, K); non-finite values become no change, and an incomplete last image is dropped.
-
-    Files may be foreign: images and numbers beyond those that are ever recorded are cut off.
-    """
+    """Return float16 bytes, perhaps foreign, as (N, K): bounded, whole images, without changes that are not finite."""
     row = 2 * size
     whole = min(len(values) // row, _MOST_IMAGES) * row
     numbers = np.frombuffer(values[:whole], dtype="<f2").astype(np.float64).reshape(-1, size)

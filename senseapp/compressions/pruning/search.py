@@ -76,10 +76,7 @@ def _candidates(
     kept: Mapping[str, str],
     progress: Callable[[str], None],
 ) -> list[ChannelGroup]:
-    """Return groups of heads and torch-pruning's groups, and add to ``reasons`` why other layers are in none.
-
-    The output channels of layers in ``kept`` cannot go, for the reason there.
-    """
+    """Return groups of heads and torch-pruning's groups; layers in ``kept`` cannot go, and ``reasons`` says why."""
     for name in profiles.keys() - reasons.keys():
         module = graph.model.get_submodule(name)
         if mixes_neighbours(module):

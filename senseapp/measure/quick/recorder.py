@@ -160,11 +160,7 @@ class Recorder:
 
 
 def _graph_begins(value: Tensor) -> Tensor:
-    """Return ``value`` with ``requires_grad``, so that a graph exists although no parameter requires gradients.
-
-    The graph begins here: nothing before is back-propagated. The returned product may be written into. Integer tensors
-    are returned unchanged.
-    """
+    """Return ``value``, free to be written into, with ``requires_grad``: the graph begins here."""
     if not value.is_floating_point():
         return value
     return value.detach().requires_grad_() * 1

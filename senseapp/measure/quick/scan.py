@@ -189,10 +189,7 @@ def _moments(values: Tensor, baseline: float) -> tuple[float, ...]:
 
 
 def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
-    """Yield per-image changes, for the keys estimated on all images so far, and whether these are all images.
-
-    Yields after the first of several passes, and at the end. Fills ``prepared`` before.
-    """
+    """Yield changes by image after the first pass and at the end, and whether these are all of the images."""
     responses = _responses(sweep)
     prepared.update(responses.prepare([item.target for item in sweep.planned], sweep.spec.levels))
     recorder = Recorder(responses.watched, inputs=responses.at_inputs)

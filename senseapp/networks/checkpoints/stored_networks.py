@@ -274,10 +274,7 @@ def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 
 def _alikeness(fingerprint: Fingerprint, share: float, count: int) -> float:
-    """Return the Jaccard index of ``count`` weights and an architecture's, of which they hold a share.
-
-    It stays below the scores of all that fit.
-    """
+    """Return the Jaccard index of ``count`` weights and an architecture's, below the scores of all that fit."""
     shared = share * fingerprint.num_weights
     return round(0.95 * min(1.0, shared / max(1.0, count + fingerprint.num_weights - shared)), 4)
 

@@ -144,10 +144,7 @@ def preparation_in(metadata: Mapping[str, str], shape: tuple[int, int, int]) -> 
 
 
 def _of_paddlex(written: str, shape: tuple[int, int, int]) -> Preprocessing | None:
-    """Return what the steps of PaddleX's settings do to pictures; None where they do not normalise them.
-
-    The entry that names the steps is read alone: others hold anchors of YAML.
-    """
+    """Return what PaddleX's steps, read without the anchors around them, do to pictures; None where none normalises."""
     lines = written.splitlines()
     first = next((place for place, line in enumerate(lines) if line.rstrip() in ("PreProcess:", "Preprocess:")), 0)
     last = next((place for place in range(first + 1, len(lines)) if lines[place][:1] not in (*" -#", "")), len(lines))

@@ -198,10 +198,7 @@ def free_batch(
 
 
 def _without_strides(graph: TorchGraph, reference: infer.Values) -> TorchGraph:
-    """Return ``graph`` with the identity for each Gather of a whole flat tensor in its own shape and order.
-
-    The newer exporter writes a mean over an image in another layout of memory so (``as_strided``).
-    """
+    """Return ``graph`` without each Gather of a whole tensor in its own order: ``as_strided`` of the newer exporter."""
     makers = graph.producers()
 
     def plain(node: Node) -> Node:

@@ -188,10 +188,7 @@ def _affine(block: nn.Module, layers: Sequence[AdaptedLayer]) -> list[nn.Paramet
 
 
 def _blocks(adaptation: Adaptation) -> Iterator[Call]:
-    """Yield, in order, the direct parents of adapted layers, without those inside another one.
-
-    Only modules that are called once with one tensor and return one; other layers keep their closed-form update.
-    """
+    """Yield, in order, the parents of adapted layers that are called once with one tensor and return one."""
     calls: dict[str, list[Call]] = defaultdict(list)
     for call in adaptation.trace.calls:
         calls[call.module].append(call)

@@ -182,11 +182,7 @@ def _seconds_of_a_value(kernels: Sequence[Sequence[Kernel]], kinds: Collection[s
 def _crossings(
     graph: OnnxGraph, owners: Mapping[str, str], ends: set[str], shapes: Mapping[str, Shape]
 ) -> Iterator[tuple[str, str, Shape]]:
-    """Yield pairs of neighbours, each with the shape of a tensor between them.
-
-    ``ends`` are the nodes that can compute in int8; what lies between two of them passes values on as they are. What
-    the runtime always computes in float parts them: what that costs is in the times of layers.
-    """
+    """Yield neighbours among ``ends``, nodes that can be int8, with the shape between them."""
     carried: dict[str, str] = {graph.inputs[0]: FLOAT}
     for node in graph.nodes:
         sources = [name for name in node.input if name in carried]

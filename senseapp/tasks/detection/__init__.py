@@ -219,10 +219,7 @@ def _best_scores(rows: Tensor) -> Tensor:
 
 
 def _kept_rows(rows: Tensor, most_bytes: int | None) -> Tensor | None:
-    """Return the places of the rows that fit, always the same for as many; None for all.
-
-    Regions that the network chose are paired by overlap, so all of them or none are kept.
-    """
+    """Return the places of the rows that fit, always the same for as many; None for all, as of chosen regions."""
     import torch
 
     number, each = rows.shape[1], 4 * rows.shape[2]

@@ -136,10 +136,7 @@ def _mask_files(pictures: Collection[str], folder: str) -> tuple[dict[str, str],
 
 
 def _by_name(pictures: Collection[str], masks: Collection[str]) -> dict[str, str]:
-    """Pair files of one name in any folders, where the name is that of one picture and of one mask.
-
-    Of several pictures that is meant which is in a folder of pictures.
-    """
+    """Pair files of one name in any folders, of several pictures that in a folder of pictures."""
     named: dict[str, tuple[list[str], list[str]]] = {}
     for side, paths in enumerate((pictures, masks)):
         for path in paths:
@@ -153,11 +150,7 @@ def _by_name(pictures: Collection[str], masks: Collection[str]) -> dict[str, str
 
 
 def _as_mask(path: str, folder: str, stems: Collection[str]) -> tuple[int, str] | None:
-    """Return how likely a file is the mask of a picture, 0 first, and its path in a folder of masks without ending.
-
-    None for what is no mask; an empty path for what is neither mask nor picture. ``stems`` are all paths without
-    suffix, in small letters.
-    """
+    """Return how likely a file is a mask, 0 first, and its path without ending, empty for neither; None for no mask."""
     if folder and not path.startswith(f"{folder}/"):
         return None
     first, slash, name = path.rpartition("/")

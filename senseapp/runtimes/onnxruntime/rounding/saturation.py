@@ -131,10 +131,7 @@ def _is_rounded(graph: OnnxGraph, value: str) -> bool:
 
 
 def _pairs(product: WeightedNode) -> Pairs | None:
-    """Return the pairs of weights of each output, (O, m, 2), whose sum can saturate, and their rows, (O, m, 2).
-
-    Rows are those of inputs of all groups, (G · K); what fills outputs of fewer pairs up are zeros. None without pairs.
-    """
+    """Return each output's pairs of weights that can saturate, (O, m, 2), and their rows of all groups."""
     if product.depthwise:
         return None
     matrix = product.matrix(product.values)  # (G, O/G, K)
