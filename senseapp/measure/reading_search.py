@@ -179,8 +179,9 @@ class _ReadingSearch(ReadingChoices):
         batches = self._batches(images, every=labelled)
         raws = [self._raw(batch) for batch in batches]
         mirrored = [] if labelled else [self._raw(batch.flip(3)) for batch in batches]
+        unusual = sum(word not in FITS for word in words)  # no way to fit pictures is more usual than the others
         for place, reader in enumerate(self._readers(raws, every=labelled)):
-            one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
+            one = ReadingCandidate(data=data, reader=reader, words=words, departures=unusual + place)
             if not labelled:
                 yield scored_by_mirror(self.task, one, raws, mirrored, batches[0].shape[3])
                 continue
@@ -365,8 +366,3 @@ def _departures_of(scored: Scored) -> int:
 def _but_fit(scored: Scored) -> object:
     candidate = scored.candidate
     return replace(candidate.data, fit=""), candidate.layout, candidate.order
-
-
-def _departures(words: Sequence[str]) -> int:
-    """Return how far a preparation is from the first; no way to fit pictures is more usual than the others."""
-    return sum(word not in FITS for word in words)

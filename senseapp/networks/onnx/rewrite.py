@@ -162,9 +162,8 @@ def _branch(node: Node, values: infer.Values) -> TorchGraph | None:
 
 def _identity(node: Node, value: str, output: str) -> Node:
     """Return a node that gives a result of a branch of ``node`` the name that the rest of the graph reads."""
-    name = f"{node.name}/{output}"
-    named = replace(node, name=name, op="Identity", inputs=(value,), outputs=(output,), attributes={})
-    return replace(named, source=b"", captured=())
+    name, version = f"{node.name}/{output}", node.version
+    return Node(name=name, op="Identity", version=version, inputs=(value,), outputs=(output,), attributes={})
 
 
 def free_batch(
