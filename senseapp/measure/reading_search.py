@@ -109,10 +109,11 @@ class _ReadingSearch(ReadingChoices):
     def _scored(self, own: DataSpec, *, labelled: bool) -> list[Scored]:
         """Return every candidate on the images; without labels those of several alone."""
         found = list(self._with_preparation(own, (), labelled=labelled))
-        told = self._is_told(own, labelled=labelled)
+        evidence = self.model.preparation_evidence  # a person, the file or its family says how images are prepared
+        told = bool(own.std or own.mean) or evidence in ("file", "library") or (evidence == "family" and not labelled)
         if told and labelled and not own.std and (not found or _best(found).is_chance(_LEAST_VALUE)):
             told = False  # it fits no label
-        if not (told or self.model.preparation_evidence == "graph"):
+        if not (told or evidence == "graph"):
             for words, data in self._ranges(own, labelled=labelled):
                 found += self._with_preparation(data, (words,), labelled=labelled)
         if not found:
@@ -133,11 +134,6 @@ class _ReadingSearch(ReadingChoices):
             best = _best(found)
             start = best if best.is_clearly_better(start.each, len(found)) else start
         return found
-
-    def _is_told(self, data: DataSpec, *, labelled: bool) -> bool:
-        """Return whether a person, the file, or without labels its family, says how images are prepared."""
-        evidence = self.model.preparation_evidence
-        return bool(data.std or data.mean) or evidence in ("file", "library") or (evidence == "family" and not labelled)
 
     @property
     def _knows_order(self) -> bool:

@@ -21,7 +21,7 @@ _TEMPERATURES = np.geomspace(0.5, 1000, 77)
 """Answers may be sharpened by no more than 2, so that margins still count where every image is right."""
 
 
-def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float, significance: float = 0.05) -> bool:
+def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float) -> bool:
     """Return whether ``new`` damages of parts of some images are less than the ``old``, by ``least`` of their mean.
 
     The gain must not be one by chance: a one-sided paired t test over the parts, of gains as shares of both damages
@@ -38,7 +38,7 @@ def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float, si
         return False
     both = before + after
     shares = np.divide(gains, both, out=np.zeros(count), where=both > 0)
-    return bool(np.ptp(shares) == 0) or _t_test(shares) <= significance
+    return bool(np.ptp(shares) == 0) or _t_test(shares) <= 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,14 +227,14 @@ def _size(applied: AppliedModel) -> ModelSize:
     )
 
 
-def pass_seconds(models: Sequence[nn.Module], image: Tensor, *, passes: int = 21) -> list[list[float]]:
-    """Return, for each model, the seconds of ``passes`` passes of ``image``, (N, C, H, W).
+def pass_seconds(models: Sequence[nn.Module], image: Tensor) -> list[list[float]]:
+    """Return, for each model, the seconds of 21 passes of ``image``, (N, C, H, W).
 
     The models alternate, so that other work on the machine affects all alike.
     """
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
-        for turn in range(passes + 1):
+        for turn in range(22):
             for model, spent in zip(models, seconds, strict=True):
                 started = time.perf_counter()
                 model(image)

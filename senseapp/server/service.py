@@ -27,9 +27,9 @@ from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
-from senseapp.server.run_requests import read_table, unpack_run_file
+from senseapp.server.run_requests import unpack_run_file
 from senseapp.server.settings import LOCAL_OWNER, ServerSettings, check_paths, uploads_folder
-from senseapp.store.distiller import notes_on_names
+from senseapp.store.distiller import notes_on_names, read_distiller_csv
 from senseapp.store.run_file import write_run_file
 from senseapp.store.run_folder import RunFolder, bytes_in
 
@@ -184,7 +184,7 @@ class Service(Access):
         """
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
-        read = partial(read_table, content, title, granularity, profile)
+        read = partial(read_distiller_csv, content, title=title, granularity=granularity, profile=profile)
         result = self._answer(WorkerRequest(call=read))
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))

@@ -274,7 +274,10 @@ class _Names:
 def _by_order(report: Report, profile: ModelProfile, owners: Sequence[tuple[str, ...]]) -> dict[int, str]:
     """Return the layer of each row without a name of one, by place; empty where the order does not fit."""
     products = [place for place, row in enumerate(report.rows) if owners[place] or kind_of(row.kind) is not None]
-    calls = _calls(profile)
+    layers = {layer.name: layer for layer in profile.layers}
+    # as the network calls them: one that is called twice counts twice
+    calls = [layers[node.name] for node in profile.flow if node.kind == "layer" and node.name in layers]
+    calls = calls or sorted((layer for layer in profile.layers if layer.runs), key=lambda layer: layer.order)
     unnamed = [place for place in products if not owners[place]]
     if not unnamed or not report.in_order or len(products) != len(calls):
         return {}
@@ -285,13 +288,6 @@ def _by_order(report: Report, profile: ModelProfile, owners: Sequence[tuple[str,
         if not own and not (_fits(kind_of(row.kind), layer) and _fits_shape(row.output_shape, layer)):
             return {}
     return {place: layer.name for place, layer in zip(products, calls, strict=True) if not owners[place]}
-
-
-def _calls(profile: ModelProfile) -> list[LayerProfile]:
-    """Return the layers as the network calls them, one that is called twice twice."""
-    layers = {layer.name: layer for layer in profile.layers}
-    flow = [layers[node.name] for node in profile.flow if node.kind == "layer" and node.name in layers]
-    return flow or sorted((layer for layer in layers.values() if layer.runs), key=lambda layer: layer.order)
 
 
 def kind_of(operator: str) -> Kind | None:
