@@ -39,15 +39,12 @@ class ImageSet(Protocol):
 
     def __len__(self) -> int:
         """Return the number of images."""
-        ...
 
     def batch(self, start: int, stop: int) -> torch.Tensor:
         """Return images ``start`` to ``stop`` (exclusive), float32 (n, C, H, W), normalised."""
-        ...
 
     def subset(self, indices: Sequence[int]) -> Self:
         """Return the images at ``indices``, in that order."""
-        ...
 
 
 @dataclass(eq=False)

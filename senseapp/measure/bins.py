@@ -21,8 +21,8 @@ from senseapp.core.errors import MeasurementFailed
 from senseapp.data.images import ImageSet
 from senseapp.measure.plan import micro_batches
 from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
+from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.profile import CONVOLUTIONS
-from senseapp.networks.trace import tensors_in
 from senseapp.records.profile import LayerProfile
 from senseapp.records.spec import HistogramSpec
 from senseapp.tasks import Task

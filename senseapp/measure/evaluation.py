@@ -19,9 +19,10 @@ from senseapp.measure.replay import (
     find_replay_obstacle,
     prefix_bytes_per_image,
 )
+from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.network import state_kept
 from senseapp.networks.profile import has_idle_layers
-from senseapp.networks.trace import CallTrace, map_tensors, tensors_in, uses_watched
+from senseapp.networks.trace import CallTrace, map_tensors, uses_watched
 
 _MOST_PREFIX_BYTES = 2 * 2**30  # of recorded activations
 

@@ -38,11 +38,9 @@ class Network(Protocol):
     @property
     def fixed_batch(self) -> int | None:
         """Images that each call must have; None for any number."""
-        ...
 
     def run(self, batch: Tensor) -> object:
         """Return the raw output for images (N, C, H, W): tensors in any nesting of lists, tuples and dictionaries."""
-        ...
 
 
 _SHOWN = 3  # nodes that are named

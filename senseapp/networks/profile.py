@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import UnsupportedModel, first_line_of
 from senseapp.core.texts import first_names
-from senseapp.networks.trace import CallTrace, tensors_in, trace_calls
+from senseapp.metrics.predictions import tensors_in
+from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.records.profile import LayerProfile, ModelProfile, UnlistedWeights
 from senseapp.tasks import Task
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import Identities, OperationMode, identity_of, storage_of, version_of, written_by
+from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.products import DataFlow, Origins, Product, products_of
 from senseapp.records.profile import FlowNode
 
@@ -116,18 +117,6 @@ class CallTrace:
         for name, macs in further.items():
             self.uses[name] = WeightUse(first_event=0, macs=macs * self.batch_size)
         self.used_by_others |= further
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of nested tuples, lists and dicts, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Self, get_args
 
 import numpy as np
@@ -95,12 +96,8 @@ def cleaned(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
 
     Negative damage is noise and counts as 0; a decrease is noise too, and is replaced by the running maximum.
     """
-    worst = 0.0
-    result = []
-    for point in points:
-        worst = max(worst, point.damage)
-        result.append(point if point.damage == worst else replace(point, damage=worst))
-    return tuple(result)
+    worst = accumulate((max(0.0, point.damage) for point in points), max)
+    return tuple(replace(point, damage=damage) for point, damage in zip(points, worst, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

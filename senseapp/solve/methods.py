@@ -1,6 +1,7 @@
 """Scheduling methods by name (optimal, gamma, uniform), and optimal schedules of two compressions together."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,8 +83,7 @@ def choices_by_layer(problem: Problem) -> dict[str, tuple[Choice, ...]]:
 
 def optimal_choices(problem: Problem) -> Callable[[Problem], dict[str, Choice]]:
     """Return a solver for ``problem`` and others that differ from it only in the amount of the budget."""
-    table = ChoiceTable(choices_by_layer(problem), problem.kind)
-    return lambda asked: _best_together(table, asked)
+    return partial(_best_together, ChoiceTable(choices_by_layer(problem), problem.kind))
 
 
 def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
@@ -110,8 +110,7 @@ def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
 
 def optimal_levels(problem: Problem) -> dict[str, float]:
     """Return the level of each layer that minimises the damage under the budget: a knapsack over the curves."""
-    untouched = problem.curve_set.description.scale.untouched
-    return levels_of(optimal_choices(problem)(problem), untouched)
+    return levels_of(optimal_choices(problem)(problem), problem.curve_set.description.scale.untouched)
 
 
 def levels_of(choices: Mapping[str, Choice], untouched: float) -> dict[str, float]:

@@ -18,6 +18,7 @@ from typing import Literal
 
 from senseapp.core.errors import InvalidFile
 from senseapp.core.foreign_values import BadValue
+from senseapp.core.registry import grouped
 from senseapp.core.tables import TableError, TableRecord, read_records
 from senseapp.core.texts import listed, plural, printable
 from senseapp.descriptions import LevelScale
@@ -85,9 +86,7 @@ def summarised(content: bytes, *, name: str) -> ReportSummary:
         InvalidFile: it is no report, or damaged; one sentence.
     """
     report, tool = _known_report(content, printable(name))
-    kinds: defaultdict[str, list[float]] = defaultdict(list)
-    for row in report.rows:
-        kinds[row.kind or row.name].append(row.seconds)
+    kinds = grouped((row.kind or row.name, row.seconds) for row in report.rows)
     named = sorted(((kind, len(each), sum(each)) for kind, each in kinds.items()), key=lambda kind: -kind[2])
     seconds = report.whole_seconds
     return ReportSummary(

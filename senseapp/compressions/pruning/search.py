@@ -20,6 +20,7 @@ from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, h
 from senseapp.compressions.pruning.removal import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.errors import MeasurementFailed
+from senseapp.core.registry import grouped
 from senseapp.networks.onnx.modules import layers_of_products
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 from senseapp.networks.trace import CallTrace, wrapped_forwards
@@ -151,9 +152,7 @@ def _run_in_segments(
     """
     inputs: _Calls = {}
     outputs: _Calls = {}
-    shapes: dict[str, list[tuple[int, ...]]] = {}
-    for call in reversed(trace.calls):
-        shapes.setdefault(call.module, []).append(call.output_shape)
+    shapes = grouped((call.module, call.output_shape) for call in reversed(trace.calls))
 
     def cut_open(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def answered_by_noise(*args: Any, **kwargs: Any) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import version_of
-from senseapp.networks.trace import map_tensors, tensors_in
+from senseapp.metrics.predictions import tensors_in
+from senseapp.networks.trace import map_tensors
 
 
 @dataclass(slots=True, weakref_slot=True)

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.registry import grouped
 from senseapp.descriptions import DENSE_BITS
 from senseapp.networks.onnx.graph import OnnxGraph, attributes_of, read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
@@ -102,9 +103,7 @@ def layer_times(
 
 def by_operator(kernels: Sequence[Kernel]) -> tuple[OperatorTime, ...]:
     """Return the seconds of all kernels by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
-    seconds: defaultdict[str, list[float]] = defaultdict(list)
-    for kernel in kernels:
-        seconds[_INT8_KIND.sub("", kernel.kind)].append(kernel.seconds)
+    seconds = grouped((_INT8_KIND.sub("", kernel.kind), kernel.seconds) for kernel in kernels)
     return tuple(
         OperatorTime(kind=kind, calls=len(each), seconds=sum(each), is_border=kind in (*ROUNDING, *_REORDERS))
         for kind, each in seconds.items()
