@@ -3,8 +3,6 @@
 Names are resolved on first use, so that importing the package does not load torch.
 """
 
-from __future__ import annotations
-
 import importlib
 
 _HOMES = {

@@ -1,7 +1,5 @@
 """``analyze``: measure every layer of one model or of several, and write the results into folders."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import re

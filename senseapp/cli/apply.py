@@ -1,7 +1,5 @@
 """``apply``: compress the model of a run as a schedule says, measure it, and write its weights."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence
@@ -19,7 +17,6 @@ from senseapp.cli.run_arguments import (
     schedule_at,
 )
 from senseapp.descriptions import sources
-from senseapp.metrics import MetricChange
 from senseapp.records.deployment import CHECKPOINT, ONNX, small_form
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import RepairStep, ValidationResult
@@ -108,7 +105,10 @@ def _report(
     return {
         "metric": name,
         "before": number(own.baseline) if own else None,
-        **{label: _value(name, changes) for label, changes in measured.items()},
+        **{
+            label: number(change.value) if (change := change_in(changes, name)) else None
+            for label, changes in measured.items()
+        },
         "delivered": validation.delivered,
         "reason": validation.delivered_reason,
         "uniform_delivered": validation.uniform_delivered or None,
@@ -129,8 +129,3 @@ def _step(step: RepairStep) -> dict[str, Any]:
     metric = step.change.metric
     found = changes_json([step.change], values=False)[metric]
     return {"step": step.title, "metric": metric, **found, "images": step.change.num_samples, "kept": step.kept}
-
-
-def _value(metric: str, changes: Sequence[MetricChange]) -> float | None:
-    change = change_in(changes, metric)
-    return number(change.value) if change else None

@@ -1,7 +1,5 @@
 """``check``: compare any two files; the exit status says whether the candidate holds its limits."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

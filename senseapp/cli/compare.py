@@ -1,7 +1,5 @@
 """``compare``: how far two runs or more agree on which layers are fragile."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The compression on the command line: flags made of the options of all compressions, and its settings."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import fields
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """``import``: make a run's folder from another tool's sensitivity table."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """From arguments to an exit status: 0 success, 1 a check that fails, 2 bad input (one line), 130 interrupted."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

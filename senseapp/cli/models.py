@@ -1,7 +1,5 @@
 """``models``: search the architectures of timm and torchvision."""
 
-from __future__ import annotations
-
 import argparse
 
 EPILOG = """\

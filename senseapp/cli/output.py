@@ -1,7 +1,5 @@
 """What commands print: progress on standard error, measured figures as JSON."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence

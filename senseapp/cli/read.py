@@ -1,7 +1,5 @@
 """``read``: say how outputs, images and class numbers are read, before anything is measured."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``recommend``: the largest saving whose measured loss is tolerable, with its schedule and the compressed model."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

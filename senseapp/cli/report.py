@@ -1,7 +1,5 @@
 """``report``: a run as one HTML file that opens offline."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

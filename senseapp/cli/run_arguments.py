@@ -1,7 +1,5 @@
 """From arguments to the settings of a run; arguments that several commands share, and the files that they name."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -192,10 +190,7 @@ def _class_map(arguments: argparse.Namespace) -> tuple[tuple[str, int], ...]:
 
 
 def _preprocessing(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the words of ``--preprocessing`` by what they say.
-
-    Without one, the images choose it for a checkpoint, which does not say which it was trained with.
-    """
+    """Return the words of ``--preprocessing`` by what they say; without one, the images choose for a checkpoint."""
     words = [word for word in arguments.preprocessing.split(",") if word]
     said = {_PREPROCESSING[word]: word for word in words if word in _PREPROCESSING}
     if len(said) < len(words):

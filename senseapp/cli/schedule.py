@@ -1,7 +1,5 @@
 """``schedule``: turn a run into one level per layer, in the file format of the tool that will read it."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence

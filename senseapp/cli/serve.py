@@ -1,7 +1,5 @@
 """``serve``: the app in the browser."""
 
-from __future__ import annotations
-
 import argparse
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Undocumented names of Altair."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import altair as alt

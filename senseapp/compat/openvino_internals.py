@@ -4,8 +4,6 @@
 takes a stub. So nothing else in senseapp imports it.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

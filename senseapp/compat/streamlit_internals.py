@@ -1,7 +1,5 @@
 """Undocumented names of Streamlit: sessions, cookies, uploads and downloads, the routes and page of its server."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Undocumented names of torch-pruning: its graph as data, and construction of its groups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Of timm: per-head attributes of its attention classes, and the argument to read 
 class of each image.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

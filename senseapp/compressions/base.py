@@ -116,7 +116,6 @@ class Compressor(Protocol):
         Raises:
             MeasurementFailed: this target cannot be compressed to this level, with the reason.
         """
-        ...
 
 
 class WeightCompressor(ABC):
@@ -147,19 +146,15 @@ class ChannelCompressor(Compressor, Protocol):
 
     def readers(self, target: Target) -> Sequence[str]:
         """Return the names of the layers that read the channels of ``target``."""
-        ...
 
     def removed_inputs(self, target: Target, level: float) -> tuple[Applied, Mapping[str, torch.Tensor]]:
         """Return the effect of ``level``, and the input channels (indices) that each reader would lose."""
-        ...
 
     def couplings(self) -> tuple[CoupledGroup, ...]:
         """Return the axes that shrink with each target."""
-        ...
 
     def kept_channels(self, ratios: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
         """Return the output channels that :meth:`prune` would keep, by layer or norm that would lose some."""
-        ...
 
     def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
         """Remove channels of several groups permanently, in place and at once, ranked on the current model.
@@ -167,7 +162,6 @@ class ChannelCompressor(Compressor, Protocol):
         Returns the effect on each group, by its first member; savings of groups that share a layer overlap and do not
         add up.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,6 @@ Sources: Frantar and Alistarh 2022, "Optimal Brain Compression", eq. 3 to 5; Fra
 turn); Meng et al. 2024, "ALPS", algorithms 1 and 2 (ADMM for the mask, then conjugate gradients on what it leaves).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -5,8 +5,6 @@ A record is written as ``{"type": "RunSpec", "version": 1, "data": {...}}``; mem
 undefined numbers, which JSON has no form for, are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"``.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

@@ -17,8 +17,6 @@ A message gives the rule, the expected and the actual value, and what to do. Use
 the log.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 

@@ -3,8 +3,6 @@
 A lock lets one server at a time serve a home.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -4,8 +4,6 @@ Python takes more for a number than a file can mean: ``True``, ``"no"`` as a swi
 integer of thousands of digits, which no float can hold. A value is read here or refused with a clause that names it.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -188,10 +188,7 @@ class _Window(GuardedStream):
 
 
 class _DirectoryReader(GuardedStream):
-    """Stream for ``zipfile`` that limits the entries of the directory until it is ``listed``.
-
-    ``zipfile`` reads the directory at once, at the place that it finds, so every block read is checked.
-    """
+    """Stream for ``zipfile`` that limits the directory, which is read at once, until it is ``listed``."""
 
     def __init__(self, stream: IO[bytes], most_members: int) -> None:
         super().__init__(stream)

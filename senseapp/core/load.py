@@ -3,8 +3,6 @@
 python senseapp/core/load.py PROCESSORS
 """
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

@@ -14,8 +14,6 @@ is done. The system takes the locks of a process back when it ends, however that
 server names to its processes, nothing happens.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

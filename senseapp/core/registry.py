@@ -1,7 +1,5 @@
 """Registries that other packages can extend, read from entry points in every process alike; values grouped by key."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping, Sequence

@@ -4,8 +4,6 @@ A report of progress is one sentence, ``Step · 3 of 40 · detail``: the step in
 where the work is planned), how many of its parts are done where it counts them, then what exactly is done.
 """
 
-from __future__ import annotations
-
 import enum
 import logging
 import math

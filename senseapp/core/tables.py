@@ -147,13 +147,10 @@ _Row: TypeAlias = tuple[int, Sequence[str]]
 
 
 def _rows(text: str, mark: str) -> Iterator[_Row]:
-    """Yield the line number and the stripped cells of each row that is not only a comment.
-
-    Raises:
-        TableError: quotes do not close, or a cell or line is very long.
-    """
+    """Yield the line number and the stripped cells of each row that is not only a comment; TableError if none."""
     lines = _bounded_lines(io.StringIO(text, newline=""))
-    for line, row in _split_at_last_space(lines) if mark == _LAST_SPACE else _split_by_csv(lines, mark):
+    at_last_space = ((number, line.strip().rsplit(None, 1)) for number, line in enumerate(lines, start=1))
+    for line, row in at_last_space if mark == _LAST_SPACE else _split_by_csv(lines, mark):
         cells = tuple(map(str.strip, row))  # the garbage collector does not track tuples of strings
         if any(cells) and (cells[0][:1] != "#" or any(cells[1:])):
             yield line, cells
@@ -164,11 +161,6 @@ def _bounded_lines(stream: Iterable[str]) -> Iterator[str]:
         if len(line) > _LONGEST_LINE:
             raise TableError(f"Line {number} has more than {_LONGEST_LINE:,} letters, the most that are read.")
         yield line
-
-
-def _split_at_last_space(lines: Iterator[str]) -> Iterator[_Row]:
-    for number, line in enumerate(lines, start=1):
-        yield number, line.strip().rsplit(None, 1)
 
 
 def _split_by_csv(lines: Iterator[str], mark: str) -> Iterator[_Row]:

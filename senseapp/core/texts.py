@@ -11,8 +11,6 @@ Texts of records that anybody may have written are made printable, and not endle
 Source: OWASP, "CSV Injection", https://owasp.org/www-community/attacks/CSV_Injection.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -20,8 +18,7 @@ from dataclasses import fields, is_dataclass, replace
 from fnmatch import translate
 from functools import lru_cache
 from itertools import islice
-from operator import is_
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from senseapp.core.errors import InvalidSpec
 
@@ -226,25 +223,20 @@ def printable_text(text: str) -> str:
 
 
 def with_printable_texts(record: T) -> T:
-    """Return ``record`` with :func:`printable_text` of every text in it, however deep; itself where nothing changes.
+    """Return ``record`` with :func:`printable_text` of every text in it, however deep.
 
     It may be a dataclass, a tuple, a list, a dictionary or a plain value.
     """
-    printable: T = _printable(record)
-    return printable
+    return cast(T, _printable(record))
 
 
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return printable_text(value) if type(value) is str else value  # members of an enumeration stay
     if isinstance(value, tuple | list):
-        found = [_printable(each) for each in value]
-        return value if all(map(is_, value, found)) else type(value)(found)
+        return type(value)(map(_printable, value))
     if isinstance(value, dict):
-        pairs = {_printable(key): _printable(each) for key, each in value.items()}
-        return value if all(map(is_, value.values(), pairs.values())) and pairs.keys() == value.keys() else pairs
+        return {_printable(key): _printable(each) for key, each in value.items()}
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    found_parts = {each.name: _printable(getattr(value, each.name)) for each in fields(value) if each.init}
-    changed = {name: part for name, part in found_parts.items() if part is not getattr(value, name)}
-    return replace(value, **changed) if changed else value
+    return replace(value, **{each.name: _printable(getattr(value, each.name)) for each in fields(value) if each.init})

@@ -1,7 +1,5 @@
 """Annotations of the pictures of a folder or archive: found by a task's reader, and read like foreign pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -280,10 +280,7 @@ class TarSource:
 
 
 class _HeaderReader(GuardedStream):
-    """The archive as tarfile may read it: header by header, never a whole file.
-
-    A name can be stored in a header of any length, which tarfile would read into memory at once.
-    """
+    """The archive as tarfile may read it: header by header, as a name of any length can be stored in one."""
 
     def read(self, size: int = -1, /) -> bytes:
         if not 0 <= size <= 1 << 20:  # paths have up to 4,096 bytes; POSIX headers may add attributes

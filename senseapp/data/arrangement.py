@@ -1,7 +1,5 @@
 """How pictures are arranged: in class folders, beside a table of labels or annotations, or without labels."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 

@@ -58,11 +58,9 @@ class PictureSource(Protocol):
 
     def read(self, entry: Entry) -> bytes:
         """Return the bytes of one file; raises Unreadable where it is too large, damaged or gone."""
-        ...
 
     def close(self) -> None:
         """Close the files."""
-        ...
 
 
 @dataclass(slots=True)

@@ -9,8 +9,6 @@ transparency, colour with transparency and printing colours. TIFF files of any n
 since Pillow drops those beyond the colours, or does not open the file.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import MutableMapping, Sequence
@@ -121,8 +119,8 @@ def _decode(image: Image.Image, mode: ChannelMode, transform: EvalTransform | No
             picture = Image.fromarray(values)
         else:
             picture, bits = _eight_bits(image), _CONTAINER_BITS * is_deep
-            if is_deep:
-                _require_high_bits(image)
+            if is_deep and int(np.asarray(image).max()) < 1 << (max(_SENSOR_BITS) - _SHOWN_BITS):
+                raise Unreadable("16 bits per channel, of which only the 8 highest can be read and hardly any is used")
         if mode == "bands":
             bands = (picture.convert("RGB") if picture.mode == "P" else picture).split()  # a palette's are its colours
             return _prepared(_of_bands(bands, remarks, bits), transform, orientation)
@@ -274,18 +272,8 @@ def _has_deep_colours(image: Image.Image) -> bool:
     return len(image.getbands()) > 1 and any(mode.endswith(_DEEP_MODES) for mode in modes)
 
 
-def _require_high_bits(image: Image.Image) -> None:
-    """Raise Unreadable for a loaded image of deep colours whose values need the bits that Pillow has cut off."""
-    if int(np.asarray(image).max()) < 1 << (max(_SENSOR_BITS) - _SHOWN_BITS):
-        raise Unreadable("16 bits per channel, of which only the 8 highest can be read and hardly any is used")
-
-
 def _in_eight_bits(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], int]:
-    """Return whole numbers of up to 16 bits scaled to eight, and how many bits the largest of them needs.
-
-    Raises:
-        Unreadable: some are negative, or need more than 16 bits.
-    """
+    """Return whole numbers of up to 16 bits scaled to eight, and the bits of the largest; raises Unreadable."""
     if values.min() < 0 or int(values.max()) >> _CONTAINER_BITS:
         raise Unreadable("whole numbers of more than 16 bits")
     largest = int(values.max())

@@ -5,8 +5,6 @@ in both. Rectangles are made from their numbers, with their boxes, for the demo 
 from and who made them: ``assets/README.md``.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import cycle, islice
 

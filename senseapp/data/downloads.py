@@ -3,8 +3,6 @@
 An image set is downloaded into a temporary folder beside its own and renamed when complete, so a present one is whole.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -11,11 +11,9 @@ Source: timm ``transforms_imagenet_eval`` and torchvision ``Resize`` and ``Cente
 bit for bit.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +95,9 @@ class Geometry:
                 f"{self.size[0]:,} × {self.size[1]:,}"
             )
         columns, rows = (self._sources(axis) for axis in (0, 1))
-        upright = self._turned(values)
+        upright = values.T if self.orientation in _SWAPS_AXES else values
+        upright = upright[:, ::-1] if self.orientation in _FROM_RIGHT else upright
+        upright = upright[::-1] if self.orientation in _FROM_BELOW else upright
         inside = np.ix_(rows.clip(0), columns.clip(0))
         return np.where((rows[:, None] < 0) | (columns < 0), values.dtype.type(fill), upright[inside])
 
@@ -121,11 +121,6 @@ class Geometry:
         corners = self.points(np.asarray(boxes, dtype=np.float64).reshape(-1, 2, 2))
         limits = np.asarray(self.output, dtype=np.float64)
         return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1).clip(0, [*limits, *limits])
-
-    def _turned(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        turned = values.T if self.orientation in _SWAPS_AXES else values
-        turned = turned[:, ::-1] if self.orientation in _FROM_RIGHT else turned
-        return turned[::-1] if self.orientation in _FROM_BELOW else turned
 
     def _sources(self, axis: int) -> npt.NDArray[np.int64]:
         """Return the column (row) of the upright picture below each output column (row); -1 for padding."""

@@ -1,10 +1,8 @@
 """Prepared images: cropped by timm's transforms, stored as uint8 pixels and normalised batch by batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -41,15 +39,12 @@ class ImageSet(Protocol):
 
     def __len__(self) -> int:
         """Return the number of images."""
-        ...
 
     def batch(self, start: int, stop: int) -> torch.Tensor:
         """Return images ``start`` to ``stop`` (exclusive), float32 (n, C, H, W), normalised."""
-        ...
 
-    def subset(self, indices: Sequence[int]) -> ImageSet:
+    def subset(self, indices: Sequence[int]) -> Self:
         """Return the images at ``indices``, in that order."""
-        ...
 
 
 @dataclass(eq=False)
@@ -74,7 +69,7 @@ class TensorImages:
         """Return images ``start`` to ``stop`` (exclusive), float32 (n, C, H, W)."""
         return self.images[start:stop]
 
-    def subset(self, indices: Sequence[int]) -> TensorImages:
+    def subset(self, indices: Sequence[int]) -> Self:
         """Return the images at ``indices``, in that order."""
         index = torch.as_tensor(list(indices), dtype=torch.long)
         labels = None if self.labels is None else chosen_of(self.labels, indices)
@@ -144,7 +139,7 @@ class PreparedImages:
             pictures = torch.cat([pictures[:, :3].flip(1), pictures[:, 3:]], dim=1)
         return pictures.float().div_(255).sub_(mean).div_(std)
 
-    def subset(self, indices: Sequence[int]) -> PreparedImages:
+    def subset(self, indices: Sequence[int]) -> Self:
         """Return the images at ``indices``, in that order."""
         return replace(
             self,

@@ -3,8 +3,6 @@
 Several come from columns of 0 and 1, from lists in a cell, or from lines that name a picture again.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -137,10 +135,7 @@ def _ones(columns: Sequence[_Column]) -> list[int]:
 
 
 def _single_labels(table: LabelTable, columns: Sequence[_Column]) -> TableLabels:
-    """Return one label for each picture: of the only column, of one called ``label``, or of one-hot columns.
-
-    Whole numbers that pandas wrote as ``3.0`` are taken as ``3``; blank labels leave their pictures out.
-    """
+    """Return one label for each picture: of the only column, of one called ``label``, or of one-hot columns."""
     values, notes = _one_for_each_line(table, columns)
     labels: dict[str, str] = {}
     for (picture, _), label in zip(table.rows, values, strict=True):

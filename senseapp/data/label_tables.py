@@ -74,10 +74,7 @@ def read_label_table(source: PictureSource, table: str, common: str = "") -> Lab
 
 
 def _by_column(table: Table, names: PictureNames) -> dict[int, Matched]:
-    """Return the pictures that the cells of each column mean.
-
-    Where one column names them as they are written, other columns are not looked at for other spellings.
-    """
+    """Return the pictures that the cells of each column mean; other spellings count if no column is exact."""
     width = len(table.rows[0])
     # file names stand in one of the first columns, or in one of the last few
     outer = [place for place in range(width) if place < 40 or place >= width - 3]

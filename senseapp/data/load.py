@@ -1,7 +1,5 @@
 """Load the images of a :class:`DataSpec`, one loader per kind; the demo's are 1,797 handwritten digits."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rows for each image, pixels and targets alike: allocation, draws, copies and digests."""
 
-from __future__ import annotations
-
 import mmap
 import shutil
 import tempfile

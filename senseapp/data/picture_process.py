@@ -8,8 +8,6 @@ a few seconds of processor time, and all have a fixed amount of memory, whatever
 line of JSON and the pixels.
 """
 
-from __future__ import annotations
-
 import atexit
 import select
 import signal

@@ -1,7 +1,5 @@
 """Load pictures of folders, archives and image sets with their labels; survey and preview them beforehand."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -138,11 +136,7 @@ def _written_labels(arrangement: Arrangement, class_names: Sequence[str], num_ou
 
 
 def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[Entry, ...], Targets]:
-    """Return the pictures in the order of their names, and the targets that their folders or table lines mean.
-
-    Raises:
-        InvalidDataset: a label means nothing to the model.
-    """
+    """Return the pictures by name, and the targets of their folders or table lines; else InvalidDataset."""
     notes = arrangement.notes
     if arrangement.several and not request.task.several_labels:
         raise SeveralLabelsError(

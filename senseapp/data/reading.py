@@ -3,8 +3,6 @@
 Pictures that cannot be decoded, or whose annotation cannot be used, are replaced by others.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter, deque
 from collections.abc import Sequence

@@ -4,20 +4,17 @@ The engine counts a level as a fraction (of weights or channels) or as a number 
 and bits.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
-
-if TYPE_CHECKING:  # numpy and scipy load with the first schedule, not with the app
-    import numpy as np
-    from numpy.typing import NDArray
 
 DENSE_BITS = 32.0
 """Bits of a weight that was left alone."""
@@ -214,7 +211,6 @@ class FractionScale(LevelScale):
         self, measured: Sequence[float], damages: NDArray[np.float64], wanted: Sequence[float]
     ) -> NDArray[np.float64]:
         """Follow a monotone cubic through zero."""
-        import numpy as np
         from scipy.interpolate import PchipInterpolator
 
         inside = np.clip(np.asarray(wanted, dtype=np.float64), 0.0, measured[-1])
@@ -267,8 +263,6 @@ class BitScale(LevelScale):
         self, measured: Sequence[float], damages: NDArray[np.float64], wanted: Sequence[float]
     ) -> NDArray[np.float64]:
         """Follow straight lines in the logarithm, since each bit less multiplies the noise power by about 4."""
-        import numpy as np
-
         bits, levels = np.asarray(measured[::-1], dtype=np.float64), np.asarray(wanted, dtype=np.float64)
         logarithms = np.log(np.maximum(damages[:, ::-1], _LOG_FLOOR))
         between = np.exp([np.interp(levels, bits, own) for own in logarithms])
@@ -283,8 +277,6 @@ class BitScale(LevelScale):
 @lru_cache(maxsize=256)
 def _finer(measured: tuple[float, ...]) -> tuple[float, ...]:
     """Return the grid of fractions; kept, since the layers of a run were measured at the same levels."""
-    import numpy as np
-
     steps = next(steps for steps in _TIDY_STEPS if steps * len(measured) <= _GRID_POINTS or steps == 1)
     between = np.linspace([FractionScale.untouched, *measured[:-1]], measured, steps, endpoint=False, axis=1)
     return (*map(tidy_level, between.ravel().tolist()), measured[-1])

@@ -1,7 +1,5 @@
 """Processors that are simulated here: names and words. Files run on them as on the device, only slowly."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.util import find_spec
 

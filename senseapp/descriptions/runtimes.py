@@ -1,7 +1,5 @@
 """Descriptions of runtimes: names, files, and the words for pages, reports and commands."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 

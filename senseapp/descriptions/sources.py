@@ -1,7 +1,5 @@
 """Where networks and images come from: libraries, a checkpoint alone, the demos, tables of figures, published sets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

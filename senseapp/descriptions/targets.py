@@ -1,7 +1,5 @@
 """Targets: where a compressed network will run, which decides the runtime of its files and what is said of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from senseapp.core.errors import InvalidSpec, check_choice

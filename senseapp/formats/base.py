@@ -1,7 +1,5 @@
 """Interface of target formats, and the checks that all of them share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Configuration files with one entry per layer: NNI, torchao and NVIDIA Model-Optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,10 +133,7 @@ NNI2, NNI3 = (
 
 
 def _torchao(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> str:
-    """Write ``FqnToConfig`` in the JSON form of the ``config_to_dict`` of torchao 0.18.
-
-    Its ``config_from_dict`` refuses other version numbers with a message, so a change there is seen, not silent.
-    """
+    """Write ``FqnToConfig`` as ``config_to_dict`` of torchao 0.18, whose reader refuses other versions."""
     configs = {layer: _torchao_weight_only(bits) for layer, bits in bits_of(schedule).items()}
     payload = {"fqn_to_config": configs, "module_fqn_to_config": configs}
     return noted({"_type": "FqnToConfig", "_version": 1, "_data": payload}, notes)

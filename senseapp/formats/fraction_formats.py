@@ -1,7 +1,5 @@
 """Files of tools that take one fraction or percentage per layer: fasterai, Distiller, SparseML and Torch-Pruning."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -39,7 +39,11 @@ def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, l
 
     program, stream = _exported(module, sample), io.BytesIO()
     torch.export.save(program, stream)
-    return _nodes_by_layer(program), stream.getvalue()
+    # Nodes belong to the innermost module.
+    computing = (node for node in program.graph.nodes if node.op == "call_function")
+    stacks = ((node.name, node.meta.get("nn_module_stack")) for node in computing)
+    nodes = grouped((next(reversed(stack.values()))[0], name) for name, stack in stacks if stack)
+    return nodes, stream.getvalue()
 
 
 def overlay_of(
@@ -70,13 +74,6 @@ def _exported(module: nn.Module, sample: torch.Tensor) -> ExportedProgram:
         raise UnsupportedModel(f"This network cannot be exported as a graph: {first_line_of(error)}.") from error
     finally:
         module.train(was_training)
-
-
-def _nodes_by_layer(program: ExportedProgram) -> dict[str, list[str]]:
-    """Return the names of the computing nodes whose innermost module is each layer."""
-    computing = (node for node in program.graph.nodes if node.op == "call_function")
-    stacks = ((node.name, node.meta.get("nn_module_stack")) for node in computing)
-    return grouped((next(reversed(stack.values()))[0], name) for name, stack in stacks if stack)
 
 
 MODEL_EXPLORER = ExportFormat(

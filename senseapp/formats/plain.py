@@ -4,11 +4,8 @@ All three say levels the way people do, with the unit beside each (percent, bits
 schedule; CSV holds its rows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -133,7 +130,11 @@ def read_schedule(file: str | bytes, profile: ModelProfile) -> Schedule:
     try:
         if _is_table(content):
             rows, notes = _rows_from_table(content)
-            schedule = replace(_schedule_from_rows(rows, profile.title), notes=notes)
+            entries = tuple(map(_entry_of, rows))
+            damage = sum(entry.predicted_damage for entry in entries)
+            schedule = Schedule(
+                model=profile.title, method="manual", entries=entries, predicted_damage=damage, notes=notes
+            )
         else:
             schedule = _schedule_from_payload(_plain_values(content))
     except InvalidSpec as error:
@@ -182,12 +183,6 @@ def _plain_values(content: str) -> object:
             f"This schedule file cannot be read ({first_line_of(error)}). "
             "Choose a JSON, YAML or CSV file that senseapp wrote."
         ) from error
-
-
-def _schedule_from_rows(rows: list[dict[str, Any]], model: str) -> Schedule:
-    entries = tuple(_entry_of(row) for row in rows)
-    damage = sum(entry.predicted_damage for entry in entries)
-    return Schedule(model=model, method="manual", entries=entries, predicted_damage=damage)
 
 
 def _schedule_from_payload(payload: object) -> Schedule:

@@ -1,7 +1,5 @@
 """Every target format by name (a new one is one module and one line here), and all of them in one zip."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import io

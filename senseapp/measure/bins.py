@@ -1,11 +1,9 @@
 """Bins of layers' weights, inputs or outputs on their quantization grids, filled in the same passes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +21,8 @@ from senseapp.core.errors import MeasurementFailed
 from senseapp.data.images import ImageSet
 from senseapp.measure.plan import micro_batches
 from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
+from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.profile import CONVOLUTIONS
-from senseapp.networks.trace import tensors_in
 from senseapp.records.profile import LayerProfile
 from senseapp.records.spec import HistogramSpec
 from senseapp.tasks import Task
@@ -47,7 +45,7 @@ class PlacedGrid:
     zero_point: Tensor
 
     @classmethod
-    def of_weight(cls, weight: Tensor, *, bits: int, per_channel: bool, channel_axis: int = 0) -> PlacedGrid:
+    def of_weight(cls, weight: Tensor, *, bits: int, per_channel: bool, channel_axis: int = 0) -> Self:
         """Lay the symmetric grid that quantization uses over ``weight``, as in :func:`scale_of`."""
         granularity: QuantizationGranularity = "channel" if per_channel else "tensor"
         scale = scale_of(weight, bits=bits, granularity=granularity, channel_axis=channel_axis)
@@ -55,7 +53,7 @@ class PlacedGrid:
         return cls(cells=2 * largest + 1, scale=scale, zero_point=torch.full_like(scale, float(largest)))
 
     @classmethod
-    def of_ranges(cls, lows: Tensor, highs: Tensor, *, bits: int) -> PlacedGrid:
+    def of_ranges(cls, lows: Tensor, highs: Tensor, *, bits: int) -> Self:
         """Lay affine grids over the ranges from ``lows`` to ``highs``, as in :func:`affine_of`."""
         ends = zip(lows.flatten().tolist(), highs.flatten().tolist(), strict=True)
         pairs = torch.tensor([affine_of(low, high, bits=bits) for low, high in ends], dtype=torch.float32)

@@ -314,10 +314,7 @@ class MeasurementContext:
 
 
 def _watched_in_channels_last(model: nn.Module, sample: Tensor) -> CallTrace | None:
-    """Trace a pass of ``model`` in channels-last, and leave it so; None without 4-D convolutions, or if it fails.
-
-    A model that flattens the output of a convolution (``x.view(len(x), -1)``) needs the other order.
-    """
+    """Trace a pass in channels-last, and leave the model so; None without 4-D convolutions, or where it fails."""
     if not any(isinstance(module, CONVOLUTIONS) and module.weight.dim() == 4 for module in model.modules()):
         return None
     lay_out(model, Layout(channels_last=True))

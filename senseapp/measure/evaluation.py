@@ -1,13 +1,11 @@
 """Prefix replay for black-box evaluations: functions of the model that return one number."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +19,10 @@ from senseapp.measure.replay import (
     find_replay_obstacle,
     prefix_bytes_per_image,
 )
+from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.network import state_kept
 from senseapp.networks.profile import has_idle_layers
-from senseapp.networks.trace import CallTrace, map_tensors, tensors_in, uses_watched
+from senseapp.networks.trace import CallTrace, map_tensors, uses_watched
 
 _MOST_PREFIX_BYTES = 2 * 2**30  # of recorded activations
 
@@ -37,7 +36,7 @@ class _SeenInputs:
     output: Any = None
 
     @classmethod
-    def of(cls, batch: Tensor, trace: CallTrace) -> _SeenInputs:
+    def of(cls, batch: Tensor, trace: CallTrace) -> Self:
         with torch.inference_mode(False):
             copied = batch.clone()  # eval_fn may refill one buffer for each batch
         return cls(copied, Prefix(trace, copied))

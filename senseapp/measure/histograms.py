@@ -4,8 +4,6 @@ A BatchNorm can be folded into the layer before it. Source: Jacob et al. 2018, "
 networks for efficient integer-arithmetic-only inference", section 3.2.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Plan of a run's passes: targets in execution order, spans of images, memory order, micro-batch and precision."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator, Sequence

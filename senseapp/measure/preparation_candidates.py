@@ -1,7 +1,5 @@
 """Candidate preprocessings for :mod:`senseapp.measure.preparation_search`, and their descriptions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -13,8 +13,6 @@ Where names do not tell which output a label means, the order in which the netwo
 labels and outputs are matched on one half of the images, and the match is judged on the other half.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -148,14 +146,12 @@ class _PreparationSearch:
         if not self._is_good(own):  # other orders of the classes need no further pass of the model
             finalists += (replace(own, order=order) for order in range(1, len(images.label_orders)))
         self._tried = [own, *finalists]
-        if not (self._orders_only or any(map(self._is_good, self._tried))) or self._is_assumed(own):
+        given = self._orders_only or own.data.mean or own.data.std
+        # Where nothing says how images are prepared, others are tried even if the answers are good.
+        is_assumed = not given and self._load(own.model).preparation_evidence == "assumed"
+        if not (self._orders_only or any(map(self._is_good, self._tried))) or is_assumed:
             finalists += self._otherwise_prepared(own, images)
         return self._decide(own, finalists)
-
-    def _is_assumed(self, own: PreparationCandidate) -> bool:
-        """Return whether nothing says how images are prepared, so that others are tried even where answers are good."""
-        given = self._orders_only or own.data.mean or own.data.std
-        return not given and self._load(own.model).preparation_evidence == "assumed"
 
     def _is_good(self, candidate: PreparationCandidate) -> bool:
         seen = self._answers(candidate)
@@ -208,10 +204,7 @@ class _PreparationSearch:
         return found
 
     def _promising(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
-        """Return the best few so far, without those that are clearly worse than the best.
-
-        A few more tell the classes best apart if any label may mean any output.
-        """
+        """Return the best few, not clearly worse than the best, and a few that tell unnamed classes apart."""
         judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
         hopeful = [item for item, by in judged if not clearly_better(judged[0][1], by, significance=_HOPELESS)]
         hopeful = hopeful[:_FINALISTS]
@@ -298,10 +291,7 @@ class _PreparationSearch:
         return replace(choice, spec=replace(taken.spec, data=data))
 
     def _as_found(self, chosen: PreparationCandidate, judged: Sequence[_Judged]) -> _Judged | None:
-        """Return the best candidate with the classes as the network finds them, if clearly better than ``chosen``.
-
-        Its answers are those to one half of the images, with the order that the other half gives.
-        """
+        """Return the best candidate with classes matched on half of the images, if clearly better on the other half."""
         classes = self._classes
         if classes.labels is None or not classes.orders or self._is_good(chosen):
             return None
@@ -321,10 +311,6 @@ class _PreparationSearch:
         classes.orders += (classes.found(self._scores_of(best)),)
         return replace(best, order=len(classes.orders) - 1), answers
 
-    def _fits(self, chosen: PreparationCandidate) -> bool:
-        """Return whether labels in this order of the classes agree with the answers, where there are labels."""
-        return self._classes.labels is None or chosen.order > 0 or self._tells_classes_apart(chosen, SIGNIFICANCE)
-
     def _evidence(self, chosen: PreparationCandidate, *, is_own: bool) -> dict[str, Evidence]:
         """Return how the parts are known that images say something about."""
         known, data = dict(self._spec.data.evidence), self._spec.data
@@ -332,8 +318,10 @@ class _PreparationSearch:
         one = len({each.key for each in self._tried}) == 1
         if not (data.mean or data.std or one or (by == "images" and is_own)):
             known["preparation"] = by
-        if self._classes.orders and not data.class_map and self._fits(chosen):  # no other could be clearly better
-            known["classes"] = by
+        if self._classes.orders and not data.class_map:
+            is_free = self._classes.labels is None or chosen.order > 0
+            if is_free or self._tells_classes_apart(chosen, SIGNIFICANCE):  # no other could be clearly better
+                known["classes"] = by
         return known
 
     def _plainest(self, judged: Sequence[tuple[PreparationCandidate, Answers]]) -> PreparationCandidate:

@@ -4,8 +4,6 @@ Class numbers are evidence of their own: the orders of the classes that fit the 
 finds the classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

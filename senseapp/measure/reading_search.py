@@ -9,8 +9,6 @@ A pass of the network serves all layouts and class numbers of one preparation. T
 with the best one the order of channels, then the fit: the figures differ less by each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -111,10 +109,11 @@ class _ReadingSearch(ReadingChoices):
     def _scored(self, own: DataSpec, *, labelled: bool) -> list[Scored]:
         """Return every candidate on the images; without labels those of several alone."""
         found = list(self._with_preparation(own, (), labelled=labelled))
-        told = self._is_told(own, labelled=labelled)
+        evidence = self.model.preparation_evidence  # a person, the file or its family says how images are prepared
+        told = bool(own.std or own.mean) or evidence in ("file", "library") or (evidence == "family" and not labelled)
         if told and labelled and not own.std and (not found or _best(found).is_chance(_LEAST_VALUE)):
             told = False  # it fits no label
-        if not (told or self.model.preparation_evidence == "graph"):
+        if not (told or evidence == "graph"):
             for words, data in self._ranges(own, labelled=labelled):
                 found += self._with_preparation(data, (words,), labelled=labelled)
         if not found:
@@ -135,11 +134,6 @@ class _ReadingSearch(ReadingChoices):
             best = _best(found)
             start = best if best.is_clearly_better(start.each, len(found)) else start
         return found
-
-    def _is_told(self, data: DataSpec, *, labelled: bool) -> bool:
-        """Return whether a person, the file, or without labels its family, says how images are prepared."""
-        evidence = self.model.preparation_evidence
-        return bool(data.std or data.mean) or evidence in ("file", "library") or (evidence == "family" and not labelled)
 
     @property
     def _knows_order(self) -> bool:
@@ -181,8 +175,9 @@ class _ReadingSearch(ReadingChoices):
         batches = self._batches(images, every=labelled)
         raws = [self._raw(batch) for batch in batches]
         mirrored = [] if labelled else [self._raw(batch.flip(3)) for batch in batches]
+        unusual = sum(word not in FITS for word in words)  # no way to fit pictures is more usual than the others
         for place, reader in enumerate(self._readers(raws, every=labelled)):
-            one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
+            one = ReadingCandidate(data=data, reader=reader, words=words, departures=unusual + place)
             if not labelled:
                 yield scored_by_mirror(self.task, one, raws, mirrored, batches[0].shape[3])
                 continue
@@ -196,10 +191,7 @@ class _ReadingSearch(ReadingChoices):
         return [images.batch(at, min(at + _BATCH, most)) for at in range(0, most, _BATCH)]
 
     def _in_every_order(self, one: ReadingCandidate, outputs: Predictions, images: PreparedImages) -> Iterator[Scored]:
-        """Yield a candidate with each order of the classes, and as the network finds them where none is certain.
-
-        That is matched on the first half of the images and judged on the second, as a match fits those it is made of.
-        """
+        """Yield a candidate with each order of the classes, and with that matched on one half, judged on the other."""
         orders = images.label_orders or (None,)
         found = [
             scored_by_metric(self.task, replace(one, order=order, departures=one.departures + place), outputs, images)
@@ -370,8 +362,3 @@ def _departures_of(scored: Scored) -> int:
 def _but_fit(scored: Scored) -> object:
     candidate = scored.candidate
     return replace(candidate.data, fit=""), candidate.layout, candidate.order
-
-
-def _departures(words: Sequence[str]) -> int:
-    """Return how far a preparation is from the first; no way to fit pictures is more usual than the others."""
-    return sum(word not in FITS for word in words)

@@ -1,7 +1,5 @@
 """The reading of outputs, images and class numbers, in settings and in words, and the choice between several."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast

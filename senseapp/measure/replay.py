@@ -5,8 +5,6 @@ output; parents are checked before their children, so whole stages are skipped; 
 calls runs as usual, so nothing is traced symbolically or compiled and any module works.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -17,8 +15,8 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import UnreadableTensor, version_of
 from senseapp.core.errors import first_line_of, is_about_memory
-from senseapp.metrics.predictions import equal
-from senseapp.networks.trace import Call, CallTrace, map_tensors, tensors_in, wrapped_forwards
+from senseapp.metrics.predictions import equal, tensors_in
+from senseapp.networks.trace import Call, CallTrace, map_tensors, wrapped_forwards
 
 _RESTLESS = "two passes over the same images differ"
 _DIFFERS = "a pass that continues from kept outputs differs from a whole one"

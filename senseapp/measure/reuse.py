@@ -1,7 +1,5 @@
 """Reuse of an earlier run's measurements that a run would repeat bit for bit."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,11 +1,10 @@
 """One run from settings to result, as the service and the command line use it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -58,7 +57,7 @@ class Session:
         earlier: RunResult | None = None,
         executor: Executor | None = None,
         find_alike: Callable[[str], RunResult | None] = lambda _content_key: None,
-    ) -> Session:
+    ) -> Self:
         """Load everything that ``spec`` names and prepare the measurement.
 
         With ``auto`` preprocessing, the session's own settings record the choice. ``earlier`` is the result of the

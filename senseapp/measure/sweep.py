@@ -1,9 +1,8 @@
 """The exact measurement: every layer (or coupled group) at every level, by prefix replay."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import nn
@@ -92,7 +91,7 @@ class Sweep:
         executor: Executor | None = None,
         span_images: int | None = None,
         progress: Callable[[str], None] = lambda _sentence: None,
-    ) -> Sweep:
+    ) -> Self:
         """Check the settings, choose how passes run, and measure the uncompressed model, unless a scan will.
 
         ``layout`` and ``span_images`` are those of a resumed run. With ``own``, the model is changed instead of a copy.

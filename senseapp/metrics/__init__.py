@@ -3,8 +3,6 @@
 A new metric is one file with a :class:`Metric`, and its line in :data:`METRICS` or an entry point of that group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from senseapp.core.registry import Registry

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from senseapp.core.errors import InvalidInput
+from senseapp.metrics.predictions import Predictions, precise
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
-
-    from senseapp.metrics.predictions import Predictions
 
 Moments = Sequence[float]
 Interval = tuple[float, float]
@@ -172,8 +172,6 @@ class Metric(ABC):
 
     def moments(self, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
         """Return the number of images and the sum of each of :meth:`terms` over a batch, in float64."""
-        from senseapp.metrics.predictions import precise
-
         self.check(baseline_output, output, targets)
         terms = self.terms(precise(baseline_output), precise(output), targets)
         return (float(len(output)), *(float(term.sum()) for term in terms))

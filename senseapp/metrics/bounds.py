@@ -5,8 +5,6 @@ with at least its confidence, for any number of images. Which bound a metric has
 ``docs/guarantee.md``. Those of figures of all images are in :class:`senseapp.metrics.intervals.ResampledDrop`.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from bisect import bisect_left, bisect_right

@@ -10,6 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments, kl_terms, powers
 from senseapp.metrics.records import (
@@ -24,8 +27,6 @@ from senseapp.metrics.records import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -136,8 +137,6 @@ class KLDivergence(ClassificationMetric):
         self, recorded: NDArray[np.float64], changes: NDArray[np.float64], num_outputs: int
     ) -> NDArray[np.float64]:
         """Return ln Σ p eᶜ − Σ p c, the divergence from p of what is proportional to p eᶜ."""
-        import numpy as np
-
         probability = np.exp(recorded)
         probability /= probability.sum(-1, keepdims=True)
         return np.asarray(np.log((probability * np.exp(changes)).sum(-1)) - (probability * changes).sum(-1))

@@ -11,11 +11,10 @@ Hesterberg (2015), What teachers should know about the bootstrap, The American S
 for few images).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit  # scipy.stats takes half a second to import
@@ -189,7 +188,7 @@ class ResampledDrop:
     nothing_lost: bool = False
 
     @classmethod
-    def of(cls, drops: Floats, worst: Floats, number: int) -> ResampledDrop:
+    def of(cls, drops: Floats, worst: Floats, number: int) -> Self:
         """Return the drops of the rows of :func:`image_counts`."""
         first = len(drops) - len(worst)
         return cls(number=number, estimate=float(drops[0]), without=drops[1:first], drawn=drops[first:], worst=worst)

@@ -10,6 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import kl_terms, powers
 from senseapp.metrics.records import (
@@ -24,8 +27,6 @@ from senseapp.metrics.records import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -103,8 +104,6 @@ class BernoulliDivergence(MultilabelMetric):
         self, recorded: NDArray[np.float64], changes: NDArray[np.float64], num_outputs: int
     ) -> NDArray[np.float64]:
         """Return Σ (ln(1 + eˡ⁺ᶜ) − ln(1 + eˡ) − c p) over labels, by the number of all: the divergence of l + c."""
-        import numpy as np
-
         probability = 1 / (1 + np.exp(-recorded))
         grown = np.logaddexp(0, recorded + changes) - np.logaddexp(0, recorded)
         return np.asarray((grown - changes * probability).sum(-1) / num_outputs)

@@ -6,10 +6,9 @@ the temperature that suits each way best: a preparation that only sharpens or fl
 Source: Guo et al. (2017), On calibration of modern neural networks, section 4.2 (temperature scaling).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ _TEMPERATURES = np.geomspace(0.5, 1000, 77)
 """Answers may be sharpened by no more than 2, so that margins still count where every image is right."""
 
 
-def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float, significance: float = 0.05) -> bool:
+def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float) -> bool:
     """Return whether ``new`` damages of parts of some images are less than the ``old``, by ``least`` of their mean.
 
     The gain must not be one by chance: a one-sided paired t test over the parts, of gains as shares of both damages
@@ -39,7 +38,7 @@ def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float, si
         return False
     both = before + after
     shares = np.divide(gains, both, out=np.zeros(count), where=both > 0)
-    return bool(np.ptp(shares) == 0) or _t_test(shares) <= significance
+    return bool(np.ptp(shares) == 0) or _t_test(shares) <= 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Answers:
     correct: npt.NDArray[np.bool_] | None
 
     @classmethod
-    def of(cls, scores: Array, labels: npt.NDArray[np.int64] | None) -> Answers:
+    def of(cls, scores: Array, labels: npt.NDArray[np.int64] | None) -> Self:
         """Judge class scores (n, C) by ``labels`` (n,), or without them."""
         scores = np.nan_to_num(scores, nan=0.0, posinf=1e6, neginf=-1e6)
         if labels is None:

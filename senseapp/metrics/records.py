@@ -14,16 +14,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import AnswerDrop, Interval, Metric, Moments, powers
+from senseapp.metrics.predictions import Predictions
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from senseapp.metrics.intervals import ResampledDrop
-    from senseapp.metrics.predictions import Predictions
 
 
 Record = Sequence[float]
@@ -51,8 +52,6 @@ class RecordMetric(Metric):
 
     def value_of(self, records: Sequence[Record]) -> float:
         """Return the metric of the images of ``records``."""
-        import numpy as np
-
         return float(self.values_of(records, np.ones((1, len(records))))[0])
 
     def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
@@ -118,8 +117,6 @@ class ClassMeanMetric(RecordMetric):
 
     def values_of(self, records: Sequence[Record], counts: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the mean over classes for each row of ``counts``; NaN where no class occurs."""
-        import numpy as np
-
         values = [found.values for found in self.class_values(records, counts).values()]
         each = np.array(values).reshape(-1, len(counts))  # (classes, draws)
         sums, number = np.nansum(each, axis=0), (~np.isnan(each)).sum(axis=0)

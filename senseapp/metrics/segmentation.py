@@ -13,8 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments, kl_terms
+from senseapp.metrics.predictions import Columns
 from senseapp.metrics.records import (
     HARM,
     SHARE,
@@ -27,11 +31,7 @@ from senseapp.metrics.records import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
-
-    from senseapp.metrics.predictions import Columns
 
 VOID = 255
 """Class number of pixels whose class nobody knows, padding among them; so networks have at most 255 classes."""
@@ -43,8 +43,6 @@ _COMPARED_TOGETHER = 8  # images, which bounds the memory
 
 def predictions_of(scores: Tensor, most_bytes: int | None) -> Columns:
     """Return the columns of class scores (N, C, H, W), of which ``most_bytes`` may be kept for each image."""
-    from senseapp.metrics.predictions import Columns
-
     rows, columns = grid_of(tuple(scores.shape[1:]), most_bytes)
     kept = scores[:, :, rows][:, :, :, columns].flatten(2)  # (N, C, P)
     classes = scores.argmax(1)
@@ -239,8 +237,6 @@ class MeanIou(ClassMeanMetric, SegmentationMetric):
 
     def class_values(self, records: Sequence[Record], counts: NDArray[np.float64]) -> dict[int, ClassValues]:
         """Return the IoU of each class that occurs in the truth."""
-        import numpy as np
-
         rows = np.array([(image, *record[at : at + 4]) for image, record in enumerate(records)
                          for at in range(0, len(record), 4)]).reshape(-1, 5)  # fmt: skip
         found = {}

@@ -3,12 +3,10 @@
 A convolution multiplies the patch under its kernel at each position; with G groups, each has its own matrix.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from timm.layers import Conv2dSame, pad_same
@@ -113,7 +111,7 @@ class InputSums:
         generator: Callable[[], torch.Generator],
         *,
         cross: bool,
-    ) -> InputSums:
+    ) -> Self:
         """Sum over batches; ``generator`` returns a fresh generator, from which positions are drawn."""
         positions, draws = product.positions(sum(map(len, inputs))), (generator(), generator())
         shape = product.groups, product.width, product.width

@@ -1,7 +1,5 @@
 """One interface for a torch module with its context and for a file open in a runtime; state that is put back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,11 +38,9 @@ class Network(Protocol):
     @property
     def fixed_batch(self) -> int | None:
         """Images that each call must have; None for any number."""
-        ...
 
     def run(self, batch: Tensor) -> object:
         """Return the raw output for images (N, C, H, W): tensors in any nesting of lists, tuples and dictionaries."""
-        ...
 
 
 _SHOWN = 3  # nodes that are named

@@ -1,7 +1,5 @@
 """Operations that multiply and accumulate: the parameters of their weights, and the layer graph that they form."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

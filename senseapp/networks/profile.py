@@ -1,7 +1,5 @@
 """The size of a network and its compressible layers, from one traced pass, and weights that are not finite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +9,8 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import UnsupportedModel, first_line_of
 from senseapp.core.texts import first_names
-from senseapp.networks.trace import CallTrace, WeightUse, tensors_in, trace_calls
+from senseapp.metrics.predictions import tensors_in
+from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.records.profile import LayerProfile, ModelProfile, UnlistedWeights
 from senseapp.tasks import Task
 
@@ -179,7 +178,8 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
         parameter = f"{name}.{attribute}" if name else attribute
         first_names[parameter] = shared.get(id(weight), parameter)
         use = trace.uses.get(first_names[parameter])
-        uses = [use] if use else _uses_within(name, trace)
+        prefix = f"{name}." if name else ""
+        uses = [use] if use else [each for inner, each in trace.uses.items() if inner.startswith(prefix)]
         own_macs = 0 if isinstance(module, nn.MultiheadAttention) else trace.other_macs.get(name, 0)
         call = first_calls.get(name)
         first_event = trace.first_event(frozenset([name])) if use is None or call else use.first_event
@@ -225,11 +225,6 @@ def others_note(layers: Iterable[LayerProfile], trace: CallTrace) -> str:
         f"{first_names(names)} {verb} used by some of the images only; multiply-accumulates there are means over the "
         "images."
     )
-
-
-def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:
-    prefix = f"{layer}." if layer else ""
-    return [use for name, use in trace.uses.items() if name.startswith(prefix)]
 
 
 def acting_zero_share(model: nn.Module, layer: LayerProfile) -> float:

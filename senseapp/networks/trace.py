@@ -4,8 +4,6 @@ Events count starts and ends of module calls. A call that ends before event *e* 
 returned instead, when only the computation from event *e* on is repeated.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import Identities, OperationMode, identity_of, storage_of, version_of, written_by
+from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.products import DataFlow, Origins, Product, products_of
 from senseapp.records.profile import FlowNode
 
@@ -118,18 +117,6 @@ class CallTrace:
         for name, macs in further.items():
             self.uses[name] = WeightUse(first_event=0, macs=macs * self.batch_size)
         self.used_by_others |= further
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of nested tuples, lists and dicts, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -256,10 +243,7 @@ class _Watcher:
         self.origins.follow(func, tensors, results, product=bool(products))
 
     def _count(self, product: Product, innermost: int) -> Iterable[str]:
-        """Assign a product to the parameters of its weight operand, preferably one that is used directly.
-
-        Returns the names of these parameters.
-        """
+        """Assign a product to the parameters of its weight operand, at best one used directly; return their names."""
         found = [origin for tensor in product.weights if (origin := self.origins.of(tensor)) is not None]
         origin = next((each for each in found if each.direct), found[0] if found else None)
         if origin is None:

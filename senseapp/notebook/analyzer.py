@@ -20,9 +20,10 @@ from senseapp.descriptions.levels import FINER_BITS
 from senseapp.measure.evaluation import ReplayedEvaluation
 from senseapp.measure.plan import Layout, knows_the_order, lay_out, plan_targets, representative_positions
 from senseapp.measure.replay import plain_note
+from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.network import flags_kept, state_kept
 from senseapp.networks.profile import CONVOLUTIONS, others_note, profile_model, watched_pass
-from senseapp.networks.trace import called, map_tensors, tensors_in
+from senseapp.networks.trace import called, map_tensors
 from senseapp.notebook.inputs import (
     Criteria,
     batch_of,

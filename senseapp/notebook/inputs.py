@@ -1,7 +1,5 @@
 """Inputs of a notebook: a network, one batch of its arguments, and settings in fasterai's words."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +10,10 @@ from torch import Tensor, nn
 
 from senseapp.compressions.base import COLUMN, DEPTH, GROUP, INPUT, OUTPUT, ROW
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, UnsupportedModel
+from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.onnx import open as onnx_files
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.upload import read_file
-from senseapp.networks.trace import tensors_in
 from senseapp.records.profile import LayerProfile
 
 Criteria = str | Callable[..., Any]

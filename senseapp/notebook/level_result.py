@@ -123,7 +123,8 @@ class SensitivityResult:
             InvalidSchedule: no layer was measured.
             InfeasibleBudget: the target lies outside the limits; names the nearest that can be met.
         """
-        units = self._units()
+        measured = ((each.group_id or f"layer:{each.name}", each) for each in self._measured())
+        units = list(grouped(measured).values())  # layers of one coupled group together
         if not units:
             raise InvalidSchedule("No layer was measured, so there is nothing to share the target among.")
         levels = gamma_levels(
@@ -172,7 +173,3 @@ class SensitivityResult:
 
     def _measured(self) -> list[LayerSensitivity]:
         return [layer for layer in self.layers if layer.delta == layer.delta]
-
-    def _units(self) -> list[list[LayerSensitivity]]:
-        """Return the measured layers, those of one coupled group together."""
-        return list(grouped((each.group_id or f"layer:{each.name}", each) for each in self._measured()).values())

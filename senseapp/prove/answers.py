@@ -5,8 +5,6 @@ confidence 1 − 0.05 / K for K classes (Bonferroni), so that all of them hold t
 excludes the mean drop is not one of many looked at that stands out by chance.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -136,10 +134,7 @@ def class_drops(
 def _drawn(
     task: Task, images: ImageSet, index: int, before: Any, after: Any
 ) -> tuple[bytes, tuple[tuple[str, bytes], ...]]:
-    """Return one picture as the network sees it, and what each model answers and its label drawn in it.
-
-    All is empty for images that are no pictures; what the task cannot draw is left out.
-    """
+    """Return a picture as the network sees it, answers and label drawn in it; nothing for what cannot be drawn."""
     if not isinstance(images, PreparedImages):
         return b"", ()
     picture = preview(images.subset([index]), images.preprocessing, count=1).pictures[0]

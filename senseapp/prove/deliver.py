@@ -1,7 +1,5 @@
 """Candidates of one network: the files of a proof and the files for a runtime, each with its own figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The deployed file: made of proven weights, in int8 where that does little harm, and measured in its runtime."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -219,10 +217,7 @@ def _stored_notes(stored: int, missing: int) -> tuple[str, ...]:
 
 
 class _TestedFiles:
-    """Files of one network by name, judged and timed together beside the original in the runtime.
-
-    ``layers`` are those of nodes.
-    """
+    """Files of one network, judged and timed together beside the original; ``layers`` are those of nodes."""
 
     def __init__(
         self,
@@ -250,12 +245,6 @@ class _TestedFiles:
         self.judged = self._judged(thresholds)
         self._figures = self._measured(thresholds)
         self._thresholds = thresholds
-
-    def _saturation(self, name: str) -> tuple[str, ...]:
-        """Return what is said of the answers of a file on processors of the other kind."""
-        opened = partial(self._runtime.on_other_processors, self._files[name])
-        said = saturation("this file", self.judged[name], opened, threshold=self._thresholds.get(name))
-        return said or (alike_everywhere(),)
 
     def _judged(self, thresholds: Mapping[str, float]) -> dict[str, Judgement]:
         """Return what each file is found to do on the proof images."""
@@ -301,7 +290,9 @@ class _TestedFiles:
         shares, alike, integers = tuple[OperatorShare, ...](), tuple[str, ...](), None
         if not made.computes_in_float:
             if runtime.may_saturate:
-                alike = self._saturation(name)
+                opened = partial(runtime.on_other_processors, files["file"])
+                said = saturation("this file", self.judged[name], opened, threshold=self._thresholds.get(name))
+                alike = said or (alike_everywhere(),)
             with steps.trying("the share of integers"):
                 integers = IntegerShare.of(runtime.executed(files["file"]), kept=made.in_float, layers=self._layers)
             with steps.trying("times of operators"):

@@ -3,8 +3,6 @@
 Both are measured: a layer alone with each remedy, a quantized file with each node alone back in float.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,14 +1,12 @@
 """The model and the images of one run, loaded again to prove schedules: carries them out, repairs and judges."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -161,7 +159,7 @@ class ScheduleEvaluator:
         model: LoadedModel | None = None,
         images: ProofImages | None = None,
         progress: Callable[[str], None] = ignore_progress,
-    ) -> ScheduleEvaluator:
+    ) -> Self:
         """Load the model and the images of ``result`` again, where they are not given.
 
         ``other`` is how a second run compresses, whose levels schedules may hold too; images are read from

@@ -1,7 +1,5 @@
 """Times of files beside a reference file, on a machine that other programs use too; whether int8 pays on it."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Notes on a file that was measured in a runtime, as sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -88,7 +86,11 @@ def saturation(
         return ()
     other = judged.judge.judged(network, threshold=threshold)
     here, elsewhere = (_answers(each.changes) for each in (judged, other))
-    if here == elsewhere or not _differ(judged, other):
+    count = min(judged.stop - judged.start, _PARTS)
+    gains = np.nan_to_num(np.subtract(judged.damages(count), other.damages(count)))  # both may be infinite
+    # a two-sided paired t test
+    differ = any(mean_is_above_zero(sign * gains, significance=0.025) for sign in (1, -1))
+    if here == elsewhere or not differ:
         return ()
     if saturates():
         said = f"{_HERE} saturate in {name}: {here}; with VNNI or AMX, computed on the same images: {elsewhere}."
@@ -104,13 +106,6 @@ def alike_everywhere() -> str:
         "The answers are the same on processors with and without VNNI, as far as these images tell; this one is "
         f"{here} VNNI."
     )
-
-
-def _differ(one: Judgement, other: Judgement) -> bool:
-    """Return whether two files do different damage to the same images beyond chance: a two-sided paired t test."""
-    count = min(one.stop - one.start, _PARTS)
-    gains = np.nan_to_num(np.subtract(one.damages(count), other.damages(count)))  # both may be infinite
-    return any(mean_is_above_zero(sign * gains, significance=0.025) for sign in (1, -1))
 
 
 def preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:

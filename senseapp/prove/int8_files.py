@@ -136,11 +136,7 @@ def int8_files(
 
 
 def _found(files: QuantizedFiles, own: DefaultInt8 | None, steps: OptionalSteps) -> MadeFile:
-    """Return the file of the search for nodes in float, or of the runtime's own quantizer if that does less harm.
-
-    The search accepts all of it in int8 where that changes few enough answers, and the runtime's own file is taken by
-    its damage, neither of them timed against float.
-    """
+    """Return the file of the search for nodes in float, or of the runtime's own quantizer if that does less harm."""
     found = MixedPrecision()
     if files.settings.kind != "int8":
         with steps.trying("the search for parts that int8 harms"):

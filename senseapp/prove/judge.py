@@ -125,8 +125,7 @@ class Judge:
     ) -> Judgement:
         """Run ``network`` on the images from ``start`` to ``stop``, by default all; ``threshold`` is of its scores."""
         end = self.images.count if stop is None else stop
-        outputs = self._run(network, start, end, threshold)
-        return Judgement(judge=self, outputs=outputs, start=start, stop=end)
+        return Judgement(judge=self, outputs=self._run(network, start, end, threshold), start=start, stop=end)
 
     @property
     def original(self) -> Judgement:

@@ -218,10 +218,7 @@ def true_figure(evaluator: ScheduleEvaluator, applied: AppliedModel, kind: Budge
 
 
 def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[Schedule | None, str]:
-    """Return the uniform schedule that costs as much as ``schedule`` truly does, or why there is none.
-
-    Where levels in between do not exist (bits) it may save more than ``schedule``; the sentence says so.
-    """
+    """Return the uniform schedule that costs at most as much as ``schedule`` truly does, or why there is none."""
     result = evaluator.result
     kinds = {entry.compression for entry in schedule.entries} - {"none"}
     compression = result.compression.description

@@ -7,8 +7,6 @@ are milder than all that was measured. A loss that is promised is tested on them
 test, and leaves the next one less of the error.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator
@@ -263,10 +261,7 @@ class _ScheduleSearch:
         return None, tuple(refused)
 
     def _proved(self, schedule: Schedule, adapting: Adapting) -> tuple[Proof | None, tuple[MetricChange, ...]]:
-        """Measure a schedule on the proof images; return its proof where it loses no more than is allowed or promised.
-
-        With it come its changes.
-        """
+        """Return the proof of a schedule that loses no more than is allowed or promised, else None, and its changes."""
         promised, evaluator = self._promised, self._evaluator
         judged = MeasuredSchedule(evaluator, schedule, repair=True, adapting=adapting, veto=promised is None)
         changes = judged.found.best

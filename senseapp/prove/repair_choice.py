@@ -10,8 +10,6 @@ where a loss is promised: images that choose between two forms cannot judge the 
 figures are reported whichever is delivered.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -188,10 +186,7 @@ def _of(metric: str, changes: Changes) -> MetricChange:
 
 
 def _verdict(metric: str, changes: Changes, repaired: Changes, where: str, form: str) -> tuple[bool, str]:
-    """Return whether the repaired model is better, and the sentence that says so with both figures.
-
-    ``form`` is what was done to it.
-    """
+    """Return whether the model ``form`` is better, and the sentence that says so with both figures."""
     before, after = _of(metric, changes), _of(metric, repaired)
     better = after.delta < before.delta or (math.isnan(before.delta) and math.isfinite(after.delta))
     without, with_it = (loss_with_interval(change) for change in (before, after))

@@ -1,7 +1,5 @@
 """Images that a search for int8 files uses: those that fit, and others that judge, screen and choose thresholds."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Mapping, Sequence

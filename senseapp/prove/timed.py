@@ -6,8 +6,6 @@ schedules that mix levels, that is an estimate: :func:`measured_schedule` runs t
 it.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,13 +1,11 @@
 """Application of a whole schedule, permanently, to a private copy of the model, and what the model costs after it."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -185,7 +183,7 @@ class ModelSize:
     macs: float
     average_bits: float
 
-    def figure(self, kind: BudgetKind, before: ModelSize) -> float:
+    def figure(self, kind: BudgetKind, before: Self) -> float:
         """Return the figure of a budget of ``kind``: the fraction removed relative to ``before``, or the average bits.
 
         As in budgets, weights that were zero before count as removed.
@@ -229,14 +227,14 @@ def _size(applied: AppliedModel) -> ModelSize:
     )
 
 
-def pass_seconds(models: Sequence[nn.Module], image: Tensor, *, passes: int = 21) -> list[list[float]]:
-    """Return, for each model, the seconds of ``passes`` passes of ``image``, (N, C, H, W).
+def pass_seconds(models: Sequence[nn.Module], image: Tensor) -> list[list[float]]:
+    """Return, for each model, the seconds of 21 passes of ``image``, (N, C, H, W).
 
     The models alternate, so that other work on the machine affects all alike.
     """
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
-        for turn in range(passes + 1):
+        for turn in range(22):
             for model, spent in zip(models, seconds, strict=True):
                 started = time.perf_counter()
                 model(image)

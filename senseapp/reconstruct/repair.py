@@ -7,8 +7,6 @@ memory is that of one batch for any number of images, and with one batch the res
 256 photographs in four batches gave the same result as in one, and a second pass made no difference.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Weights are a plain state dict and a small file: zeros compressed, rounded weigh
 program or ONNX.
 """
 
-from __future__ import annotations
-
 import copy
 import gzip
 import io
@@ -104,11 +102,7 @@ def _separate_state(model: nn.Module) -> dict[str, Tensor]:
 def _small_file(
     applied: AppliedModel, state: Mapping[str, Tensor], *, plain_bytes: int
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the small file by its suffix, and sentences on what it does not hold, or why there is none.
-
-    ``state`` is the plain state dict, whose file has ``plain_bytes``. A network that is neither sparse nor quantized
-    has no small file.
-    """
+    """Return the small file by its suffix, and what it does not hold; or nothing, and why there is none."""
     integers, names = applied.integers, dict(_rounded(applied))
     by_name = {name: integers[layer] for name, layer in names.items() if layer in integers}
     left = [name for name in names if name not in by_name]

@@ -1,7 +1,5 @@
 """Answers to single images: of a compressed model where they change, of each delivered file, and to one picture."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

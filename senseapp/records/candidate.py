@@ -4,14 +4,12 @@ A candidate is one compressed network in one form. Pages, reports and the comman
 anything else is marked as predicted. :mod:`senseapp.prove.decision` chooses among them.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Literal
+from typing import Literal, Self
 
 from senseapp.core.errors import InvalidSpec, check_choice
 from senseapp.core.registry import grouped
@@ -159,7 +157,7 @@ class Candidate:
             return self.bounds[place] if place < len(self.bounds) else math.inf
         return METRICS[metric].upper_bound(change.moments, 1 - error)
 
-    def is_like(self, other: Candidate) -> bool:
+    def is_like(self, other: Self) -> bool:
         """Return whether another file is of the same form, schedule and size, and was measured to do the same."""
         mine, its = (
             (one.form, one.runtime.name, one.schedule, one.figures.file_bytes, one.figures.changes)

@@ -1,7 +1,5 @@
 """A check of one file against another: settings, measurements of both, and whether the limits hold."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """Comparison of runs: layers matched by name, their ranks on each side, and which moved most."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,8 +96,7 @@ class Comparison:
 
     def agreement(self, first: int = 0, second: int = 1) -> float:
         """Return Spearman's rank correlation of two sides over the matched layers; nan where there is no order."""
-        drops = [[layer.changes[side].delta for layer in self.layers] for side in (first, second)]
-        return spearman(*drops)
+        return spearman(*([layer.changes[side].delta for layer in self.layers] for side in (first, second)))
 
 
 def shared_metrics(sides: Sequence[Side]) -> frozenset[str]:

@@ -1,11 +1,9 @@
 """Files of a compressed model: their forms, the one that a runtime runs with its figures, and times of its layers."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from senseapp.core.errors import InvalidSpec, check_choice
 from senseapp.descriptions import LevelScale
@@ -202,7 +200,7 @@ class Median:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Median:
+    def of(cls, values: Sequence[float]) -> Self:
         """Return the median of ``values``, at least one.
 
         >>> Median.of(range(41))

@@ -1,9 +1,8 @@
 """What a runtime executes in a call of a file: its nodes, and the share of products that compute in integers."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from senseapp.core.registry import grouped
 from senseapp.core.texts import first_names, plural
@@ -55,9 +54,7 @@ class IntegerShare:
     products: tuple[ExecutedNode, ...]
 
     @classmethod
-    def of(
-        cls, nodes: Sequence[ExecutedNode], *, kept: Collection[str], layers: Mapping[str, str]
-    ) -> IntegerShare | None:
+    def of(cls, nodes: Sequence[ExecutedNode], *, kept: Collection[str], layers: Mapping[str, str]) -> Self | None:
         """Return that of ``nodes``; None without products. A search ``kept`` some in float; ``layers`` are of nodes."""
         products = tuple(
             replace(each, name=layers.get(each.name, each.name), was_kept=each.name in kept)

@@ -1,7 +1,5 @@
 """What a run is for: its goal decides compression, levels, metric, files and what Results shows first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from senseapp.descriptions import all_descriptions

@@ -1,7 +1,5 @@
 """Reports on a checkpoint and on images before a run: their fit to the model, and the chosen preparation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Snapshot of a job for pages, and the stored record of a run."""
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
 

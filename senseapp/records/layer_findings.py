@@ -1,7 +1,5 @@
 """Findings on a layer (values on their quantization grid, why it is fragile), nodes of a file, and int8 here."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Results: one measurement of a layer at a level, and everything that a run found."""
 
-from __future__ import annotations
-
 import enum
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable

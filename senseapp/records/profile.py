@@ -1,7 +1,5 @@
 """A model before it is measured: its layers and sizes, coupled channels, and notes on what its counts leave out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """The recommendation of a run: the largest saving whose measured loss is tolerable, and its sentences."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from senseapp.core.texts import plural

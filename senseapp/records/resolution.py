@@ -3,8 +3,6 @@
 Headline, default metric, leaderboard, schedules and colours all ask here. docs/INTERVALS.md says why it is so.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Sequence
 

@@ -1,7 +1,5 @@
 """Schedules: budgets, limits, one level per layer, and the proof by measurement."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

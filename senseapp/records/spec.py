@@ -1,7 +1,5 @@
 """Settings: the model, the images and the sensitivity measurement of a run, and those of a histogram."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Times of calls of networks that take turns, ratios of such times, kernels of profiles, and this processor."""
 
-from __future__ import annotations
-
 import platform
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Files that are open in a runtime: what they declare, how images are fed, and what they return."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

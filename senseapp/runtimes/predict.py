@@ -4,8 +4,6 @@ Needs onnxruntime or openvino, or ai-edge-litert for a ``.tflite`` file, numpy a
 preprocessing and class names are in the file.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

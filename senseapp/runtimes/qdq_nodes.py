@@ -5,8 +5,6 @@ its inputs before their rounding, with a Relu or Clip that the quantizer left ou
 Its output is not rounded on the way to an output of the network; other readers of its inputs keep their rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property

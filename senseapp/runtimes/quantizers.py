@@ -1,7 +1,5 @@
 """Interface of quantizers: write a float file in int8 with a precision per node; calls of the libraries that do it."""
 
-from __future__ import annotations
-
 import io
 import logging
 import warnings

@@ -5,8 +5,6 @@ order, by operator and shape of the weight. In one of both files norms, activati
 the node before them, so the result behind these is compared. Files of integer operators (QLinearConv) are not.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

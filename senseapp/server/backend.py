@@ -301,11 +301,7 @@ class Backend:
         return self.speeds.run_steps(spec, self.cards.card(spec.model).profile, count, load=load)
 
     def _follow(self, record: RunRecord, result: RunResult, context: TaskContext) -> None:
-        """Make what follows a run, as a part of it; a run without it is complete.
-
-        Raises:
-            Unfinished: it could not be made.
-        """
+        """Make what follows a run, as a part of it; Unfinished where it fails, as the run without it is complete."""
         follows = self.speeds.follows(record.spec, result.profile, result.num_samples)
         if follows == "nothing":
             return

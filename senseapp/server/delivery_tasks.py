@@ -184,8 +184,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
 
     def find_out(self, context: TaskContext) -> Recommendation:
         """Search on the images of the run; the file of the original weights in int8 comes first."""
-        evaluator = open_evaluator(context)
-        return self.search(evaluator, context)[0]
+        return self.search(open_evaluator(context), context)[0]
 
     def search(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[Recommendation, Recommended]:
         """Do the same with an open evaluator; return the finished record, and what was found with its model."""

@@ -125,10 +125,7 @@ class Measurement(RunTask):
         return replace(result, notes=(*notes, *result.notes))
 
     def _first_file(self, context: TaskContext, so_far: RunResult) -> None:
-        """Make the file of the original weights in int8, unless that takes long.
-
-        It needs the images, and no layer's figures. One that fails is made again after the run, which says why.
-        """
+        """Make the file of the original weights in int8, if that is quick; one that fails is tried after the run."""
         speed, profile = time_convolutions(), so_far.profile
         seconds = Workload(spec=self.spec, profile=profile, num_images=so_far.num_samples, speed=speed).file()
         if sum(seconds.values()) > self.first_file_seconds:

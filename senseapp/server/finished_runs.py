@@ -1,7 +1,5 @@
 """One user's finished runs: their proofs, files, searches and histograms, and inputs of their schedules."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

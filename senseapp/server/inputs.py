@@ -1,7 +1,5 @@
 """Requests of pages about a model and images before a run: cards, reports, previews, space for uploads; the demo."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Progress of a job: one bar over all its steps, what happens now, the time that is left, and how it is stopped."""
 
-from __future__ import annotations
-
 import math
 import re
 import threading

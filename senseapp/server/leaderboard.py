@@ -1,7 +1,5 @@
 """Results in one sentence, and runs side by side: accuracy, and bytes that can be removed at one point of loss."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

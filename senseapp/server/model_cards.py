@@ -1,7 +1,5 @@
 """Models and checkpoints before a run: profiles, pruning groups, matching architectures, equality of models."""
 
-from __future__ import annotations
-
 import filecmp
 import threading
 from collections import defaultdict

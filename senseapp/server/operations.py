@@ -3,8 +3,6 @@
 Also its state for the System page, which says nothing about anybody's runs.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import logging.handlers

@@ -1,7 +1,5 @@
 """Files of a finished run for other tools: layers as CSV, target files, and the graph that Model Explorer colours."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

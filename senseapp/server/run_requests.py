@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.process import PROCESS_CACHE, without_collection
 from senseapp.descriptions import CompressionConfig
@@ -22,13 +21,11 @@ from senseapp.metrics import METRICS
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.inputs import ImageSurvey, PreparationChoice, PreviewReport, SeenPicture
-from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.leaderboard import headline
 from senseapp.server.machine import load_engine
-from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
 from senseapp.store.run_file import read_run_file
 from senseapp.store.run_folder import RunFolder
@@ -65,11 +62,6 @@ def unpack_run_file(path: Path, folder: Path, most_bytes: int) -> str:
             "The figures in this run file make no sense. Choose a file that Download run wrote."
         ) from error
     return title
-
-
-def read_table(content: bytes, title: str, granularity: SparsityGranularity, profile: ModelProfile | None) -> RunResult:
-    """Read another tool's sensitivity table."""
-    return read_distiller_csv(content, title=title, granularity=granularity, profile=profile)
 
 
 def read_schedule_file(content: bytes, profile: ModelProfile) -> Schedule:

@@ -1,14 +1,12 @@
 """Interface for pages: one call per user action, which returns frozen records."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import NotFound, QueueFull, StorageFailed
@@ -29,9 +27,9 @@ from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
-from senseapp.server.run_requests import read_table, unpack_run_file
+from senseapp.server.run_requests import unpack_run_file
 from senseapp.server.settings import LOCAL_OWNER, ServerSettings, check_paths, uploads_folder
-from senseapp.store.distiller import notes_on_names
+from senseapp.store.distiller import notes_on_names, read_distiller_csv
 from senseapp.store.run_file import write_run_file
 from senseapp.store.run_folder import RunFolder, bytes_in
 
@@ -58,7 +56,7 @@ class Service(Access):
         self.checks = Checks(backend, owner, requester)
 
     @classmethod
-    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> Service:
+    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> Self:
         """Return the service of this process's shared backend; ``home`` None: ``SENSEAPP_HOME``."""
         return cls(backend_at(home or default_home()), owner, requester)
 
@@ -186,7 +184,7 @@ class Service(Access):
         """
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
-        read = partial(read_table, content, title, granularity, profile)
+        read = partial(read_distiller_csv, content, title=title, granularity=granularity, profile=profile)
         result = self._answer(WorkerRequest(call=read))
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))

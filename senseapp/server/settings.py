@@ -1,7 +1,5 @@
 """Settings of a server (docs/deploy.md), limits on requests, and the files that a user's run may read."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading
@@ -10,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidInput, InvalidSpec, RateLimited
 from senseapp.core.files import files_at
@@ -62,7 +60,7 @@ class ServerSettings:
     uploads_per_minute: int = 300
 
     @classmethod
-    def configured(cls) -> ServerSettings:
+    def configured(cls) -> Self:
         """Return the settings of this process's environment."""
         usual, runs = cls(), whole_number("SENSEAPP_RUNS_PER_MINUTE", cls().runs_per_minute)
         return cls(

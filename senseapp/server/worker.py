@@ -1,7 +1,5 @@
 """The job queue: places for jobs, a lane for short ones, turns of people, and cancellation."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

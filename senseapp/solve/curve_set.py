@@ -1,7 +1,5 @@
 """The cleaned curves of a run, with a sentence on everything left out, and their limits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

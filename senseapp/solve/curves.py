@@ -1,11 +1,10 @@
 """Damage and savings of one layer by level, cleaned for a solver, and joint savings of all layers' choices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from itertools import accumulate
+from typing import Self, get_args
 
 import numpy as np
 
@@ -68,7 +67,7 @@ class Choice:
         kept = self.num_params - self.removed_params
         return weight_bytes(self.num_params) - weight_bytes(kept, zeros=self.zeros, bits=self.bits)
 
-    def combined_with(self, other: Choice) -> Choice:
+    def combined_with(self, other: Self) -> Self:
         """Return this choice combined with ``other`` for the same layer; their damage adds up."""
         return replace(
             self,
@@ -97,12 +96,8 @@ def cleaned(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
 
     Negative damage is noise and counts as 0; a decrease is noise too, and is replaced by the running maximum.
     """
-    worst = 0.0
-    result = []
-    for point in points:
-        worst = max(worst, point.damage)
-        result.append(point if point.damage == worst else replace(point, damage=worst))
-    return tuple(result)
+    worst = accumulate((max(0.0, point.damage) for point in points), max)
+    return tuple(replace(point, damage=damage) for point, damage in zip(points, worst, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +213,7 @@ class Accounting:
     coverage: dict[BudgetKind, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, profile: ModelProfile, curves: Sequence[LayerCurve]) -> Accounting:
+    def of(cls, profile: ModelProfile, curves: Sequence[LayerCurve]) -> Self:
         """Take totals from ``profile`` and, for pruning, the overlap from the gentlest point of each curve."""
         num_params = sum(layer.num_params for layer in profile.layers)
         other_macs = max(0, profile.macs - profile.layer_macs)

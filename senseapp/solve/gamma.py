@@ -1,7 +1,5 @@
 """The gamma rule: the larger a layer's damage, the lower its level, shifted by a common offset to meet the budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

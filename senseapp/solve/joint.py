@@ -7,11 +7,10 @@ a further pass. The prediction is Σ dᵢ + D(Σ cᵢ) − Σ D(cᵢ), with the 
 To second order these are the interactions of pairs that Deng et al. 2023, "CLADO", eq. 4, measure one by one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +65,7 @@ class JointDamage:
     num_outputs: int
 
     @classmethod
-    def of(cls, result: RunResult, metric: str, curves: Sequence[LayerCurve]) -> JointDamage | None:
+    def of(cls, result: RunResult, metric: str, curves: Sequence[LayerCurve]) -> Self | None:
         """Return None if ``metric`` is not the recorded one, or if too few images were recorded."""
         recorded = result.recorded
         if recorded is None or recorded.metric != metric or recorded.size < 1:
@@ -161,10 +160,7 @@ def _alone(chosen: Mapping[str, Choice]) -> float:
 
 
 def _images(values: bytes, size: int) -> Vector:
-    """Return float16 bytes as (N, K); non-finite values become no change, and an incomplete last image is dropped.
-
-    Files may be foreign: images and numbers beyond those that are ever recorded are cut off.
-    """
+    """Return float16 bytes, perhaps foreign, as (N, K): bounded, whole images, without changes that are not finite."""
     row = 2 * size
     whole = min(len(values) // row, _MOST_IMAGES) * row
     numbers = np.frombuffer(values[:whole], dtype="<f2").astype(np.float64).reshape(-1, size)

@@ -8,8 +8,6 @@ taken where it is close to the bound. Else choices that no better schedule can c
 others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,10 +29,7 @@ Positions = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choices:
-    """All choices of all layers concatenated: (N,) costs and savings, the layer of each, and the start of each layer.
-
-    A solution is one position in that row per layer.
-    """
+    """All choices of all layers concatenated, (N,); a solution is one position in that row per layer."""
 
     cost: Vector
     saving: Vector
@@ -125,10 +120,7 @@ def _price(choices: _Choices, required: float) -> tuple[float, Positions]:
 
 
 def _refilled(choices: _Choices, chosen: Positions, short: Positions, required: float) -> Positions:
-    """Return ``chosen`` with layers set back to ``short``, largest savings first, while the total saves enough.
-
-    If many layers are alike, one step of the price changes all of them, and overshoots accordingly.
-    """
+    """Return ``chosen`` with layers set back to ``short``, largest savings first, while the total saves enough."""
     lost = choices.saving[chosen] - choices.saving[short]
     spare = float(choices.saving[chosen].sum()) - required
     refilled = chosen.copy()

@@ -1,8 +1,7 @@
 """Scheduling methods by name (optimal, gamma, uniform), and optimal schedules of two compressions together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,8 +83,7 @@ def choices_by_layer(problem: Problem) -> dict[str, tuple[Choice, ...]]:
 
 def optimal_choices(problem: Problem) -> Callable[[Problem], dict[str, Choice]]:
     """Return a solver for ``problem`` and others that differ from it only in the amount of the budget."""
-    table = ChoiceTable(choices_by_layer(problem), problem.kind)
-    return lambda asked: _best_together(table, asked)
+    return partial(_best_together, ChoiceTable(choices_by_layer(problem), problem.kind))
 
 
 def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
@@ -112,8 +110,7 @@ def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
 
 def optimal_levels(problem: Problem) -> dict[str, float]:
     """Return the level of each layer that minimises the damage under the budget: a knapsack over the curves."""
-    untouched = problem.curve_set.description.scale.untouched
-    return levels_of(optimal_choices(problem)(problem), untouched)
+    return levels_of(optimal_choices(problem)(problem), problem.curve_set.description.scale.untouched)
 
 
 def levels_of(choices: Mapping[str, Choice], untouched: float) -> dict[str, float]:
@@ -197,26 +194,21 @@ def mixed_schedule(
     *,
     budget: ResourceBudget,
     limits: Mapping[str, Limits] | None = None,
-    metric: str | None = None,
 ) -> Schedule:
     """Return for each layer no compression, a level of either, or both, with the least summed damage.
 
     A layer with both has two entries, in the order of application: weights are zeroed, then rounded. The two runs are
     of one model, with compressions that can be combined, in any order; ``budget`` is usually of ``bytes``, which both
-    save. ``limits`` are by name of the compression; ``metric`` is the metric of damage, by default KL if both measured
-    it.
+    save. ``limits`` are by name of the compression. Damage is counted in KL if both measured it.
 
     Raises:
         InvalidSpec: the compressions cannot be combined, the runs share no metric, or the budget fits neither.
         InvalidSchedule: the runs are of two models.
         InfeasibleBudget: no schedule meets the budget; names the nearest target.
     """
-    name = damage_metric(first, metric)
-    if name != damage_metric(second, metric):
-        raise InvalidSpec(
-            f"Damage must be counted in one metric, but the runs offer {name} and {damage_metric(second, metric)}. "
-            "Name a metric that both measured."
-        )
+    name, other = damage_metric(first), damage_metric(second)
+    if name != other:
+        raise InvalidSpec(f"Damage must be counted in one metric, but the runs offer {name} and {other}.")
     results = sorted((first, second), key=lambda result: result.compression.description.order)
     problems = _problems_of(results, budget, limits or {}, name)
     picked = ChoiceTable(_paired_choices(problems), budget.kind).best(problems[0])

@@ -6,11 +6,10 @@ where y is 0 or 1 for each end of a border e = (a, b): a constant, or the sum of
 owners, exactly one of each owner is taken. HiGHS solves it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -85,7 +84,7 @@ class NodeTimes:
     other: float = 0.0
 
     @classmethod
-    def of(cls, times: LayerTimes, nodes: Collection[str], scale: LevelScale) -> NodeTimes:
+    def of(cls, times: LayerTimes, nodes: Collection[str], scale: LevelScale) -> Self:
         """Return those of ``nodes``, which are the layers of ``times``; one without times takes none."""
         known = times.layers()
         in_int8, in_float = (
@@ -111,7 +110,7 @@ class NodeTimes:
         inside = {INT8, *inside}
         return sum(seconds for (one, other), seconds in self.borders.items() if (one in inside) != (other in inside))
 
-    def corrected(self, measured: Mapping[tuple[str, ...], float]) -> NodeTimes:
+    def corrected(self, measured: Mapping[tuple[str, ...], float]) -> Self:
         """Return times that suit ``measured`` better, by as little change as that takes; all-int8's stays.
 
         Those are times of files by their nodes in float, as multiples of the one without. What all nodes in float add,

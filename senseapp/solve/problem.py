@@ -1,7 +1,5 @@
 """Input of a scheduling method, and schedules from its levels or from a user's."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -202,12 +200,12 @@ def budget_of(schedule: Schedule, *results: RunResult) -> dict[str, float]:
     return Accounting.of(first.profile, first.curves).figures(choices.values())
 
 
-def manual_schedule(result: RunResult, levels: Mapping[str, float], *, metric: str | None = None) -> Schedule:
+def manual_schedule(result: RunResult, levels: Mapping[str, float]) -> Schedule:
     """Return the schedule of a user's levels, with damage predicted from ``result``; other layers are unchanged.
 
     ``levels`` map layers to fractions or bits, 0 for none. InvalidSchedule if a layer cannot have its level.
     """
-    curve_set = curves_of(result, metric)
+    curve_set = curves_of(result)
     fixed = fixed_levels(curve_set, Limits(fixed=levels))
     return assemble(
         curve_set,

@@ -1,7 +1,5 @@
 """Schedules under a budget of time: least damage, with times of layers and costs of precision borders."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Damage against budget over the measured range, and pruning schedules whose applied size meets the budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

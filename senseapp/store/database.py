@@ -1,7 +1,5 @@
 """The SQLite database of runs and people: its tables, one connection per operation, rows as records."""
 
-from __future__ import annotations
-
 import sqlite3
 import weakref
 from collections.abc import Iterator

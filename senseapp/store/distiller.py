@@ -1,7 +1,5 @@
 """Distiller's sensitivity CSV: its rows, checked; the import as a :class:`RunResult`; and the file itself."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

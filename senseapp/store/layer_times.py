@@ -11,8 +11,6 @@ layers, of fitting kinds and shapes at each place, and no name speaks against it
 noted, and what is not matched is listed.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from typing import Literal
 
 from senseapp.core.errors import InvalidFile
 from senseapp.core.foreign_values import BadValue
+from senseapp.core.registry import grouped
 from senseapp.core.tables import TableError, TableRecord, read_records
 from senseapp.core.texts import listed, plural, printable
 from senseapp.descriptions import LevelScale
@@ -87,9 +86,7 @@ def summarised(content: bytes, *, name: str) -> ReportSummary:
         InvalidFile: it is no report, or damaged; one sentence.
     """
     report, tool = _known_report(content, printable(name))
-    kinds: defaultdict[str, list[float]] = defaultdict(list)
-    for row in report.rows:
-        kinds[row.kind or row.name].append(row.seconds)
+    kinds = grouped((row.kind or row.name, row.seconds) for row in report.rows)
     named = sorted(((kind, len(each), sum(each)) for kind, each in kinds.items()), key=lambda kind: -kind[2])
     seconds = report.whole_seconds
     return ReportSummary(
@@ -276,7 +273,10 @@ class _Names:
 def _by_order(report: Report, profile: ModelProfile, owners: Sequence[tuple[str, ...]]) -> dict[int, str]:
     """Return the layer of each row without a name of one, by place; empty where the order does not fit."""
     products = [place for place, row in enumerate(report.rows) if owners[place] or kind_of(row.kind) is not None]
-    calls = _calls(profile)
+    layers = {layer.name: layer for layer in profile.layers}
+    # as the network calls them: one that is called twice counts twice
+    calls = [layers[node.name] for node in profile.flow if node.kind == "layer" and node.name in layers]
+    calls = calls or sorted((layer for layer in profile.layers if layer.runs), key=lambda layer: layer.order)
     unnamed = [place for place in products if not owners[place]]
     if not unnamed or not report.in_order or len(products) != len(calls):
         return {}
@@ -287,13 +287,6 @@ def _by_order(report: Report, profile: ModelProfile, owners: Sequence[tuple[str,
         if not own and not (_fits(kind_of(row.kind), layer) and _fits_shape(row.output_shape, layer)):
             return {}
     return {place: layer.name for place, layer in zip(products, calls, strict=True) if not owners[place]}
-
-
-def _calls(profile: ModelProfile) -> list[LayerProfile]:
-    """Return the layers as the network calls them, one that is called twice twice."""
-    layers = {layer.name: layer for layer in profile.layers}
-    flow = [layers[node.name] for node in profile.flow if node.kind == "layer" and node.name in layers]
-    return flow or sorted((layer for layer in layers.values() if layer.runs), key=lambda layer: layer.order)
 
 
 def kind_of(operator: str) -> Kind | None:

@@ -8,8 +8,6 @@ Anybody may have made the file that is read: names, sizes and content are checke
 its records fit together, so that no page meets a layer or metric that does not exist.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import zipfile

@@ -1,14 +1,12 @@
 """The files of one run; app and command line write the same folder, so either can resume it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
@@ -165,7 +163,7 @@ class RunFolder:
         """Whether the final result is here."""
         return self._result_file.is_file()
 
-    def move_to(self, other: RunFolder) -> None:
+    def move_to(self, other: Self) -> None:
         """Move all files into another folder."""
         with storage_errors("the run"):
             for path in self.path.iterdir():

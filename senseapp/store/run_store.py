@@ -1,7 +1,5 @@
 """Runs of one senseapp home: owner, state, metadata and the folder of each run's files."""
 
-from __future__ import annotations
-
 import re
 import secrets
 import shutil

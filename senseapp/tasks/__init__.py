@@ -4,8 +4,6 @@ A new task is one file with a :class:`Task` and its metrics, and its line in :da
 group.
 """
 
-from __future__ import annotations
-
 from senseapp.core.registry import Registry
 from senseapp.metrics import METRICS
 from senseapp.tasks.base import Task

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from senseapp.tasks.labels import Targets
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
-
     from senseapp.tasks.class_numbers import ModelClasses
 
 PerImage: TypeAlias = Any

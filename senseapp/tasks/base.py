@@ -12,20 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from senseapp.core.errors import InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
 from senseapp.metrics.base import AnswerDrop
+from senseapp.metrics.predictions import Predictions
 from senseapp.tasks.annotations import AnnotationReader
 from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
 from senseapp.tasks.reading import OutputReader
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
-    from senseapp.metrics.predictions import Predictions
     from senseapp.tasks.directions import ScanDirections
 
 

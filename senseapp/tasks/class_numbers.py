@@ -1,7 +1,5 @@
 """Class numbers of annotations as outputs of a model: every reading that fits, the best evidence first."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter

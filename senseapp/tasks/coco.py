@@ -3,8 +3,6 @@
 Source: https://cocodataset.org/#format-data.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -74,10 +72,7 @@ def find_coco(
 
 
 def _lists(content: object, part: str, *, is_chosen: bool) -> Mapping[str, list[Any]] | None:
-    """Return the pictures, annotations and categories of a COCO file whose annotations have such a part.
-
-    None for a file of something else, unless a person chose it.
-    """
+    """Return pictures, annotations and categories of a COCO file with such a part; else None, unless chosen."""
     if not isinstance(content, Mapping) or not {"images", "annotations"} <= content.keys():
         if is_chosen:
             raise ValueError('a COCO file has the keys "images" and "annotations"')
@@ -120,10 +115,7 @@ def _objects(
 
 
 def _classes(categories: Sequence[Any], written: Sequence[Any], most: int) -> dict[int, str]:
-    """Return the name of each class number.
-
-    A first category without objects that is the supercategory of all others names the set, as Roboflow writes it.
-    """
+    """Return the name of each class number, but a first one that names the whole set, as Roboflow writes it."""
     names = {whole(_id(each, "id", "a category"), "a class number", most=most - 1): each for each in categories}
     if len(names) > 1:
         first, *others = sorted(names)

@@ -1,11 +1,9 @@
 """Directions in outputs whose gradients the quick scan follows, and the changes of metrics predicted from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -157,7 +155,7 @@ class BoxDirections:
     vectors: tuple[Tensor, ...]
     weights: Tensor
 
-    def reaching(self, places: Tensor) -> BoxDirections:
+    def reaching(self, places: Tensor) -> Self:
         """Return those of changes that reach the boxes of some rows only: of the head of one feature map, for example.
 
         With the scores of all other boxes, the loss would be several times too large.

@@ -1,7 +1,5 @@
 """Answers drawn into pictures, as masks or boxes in the colours of their classes, and changes of boxes, for display."""
 
-from __future__ import annotations
-
 import colorsys
 import io
 from collections.abc import Callable, Sequence

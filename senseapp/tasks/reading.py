@@ -1,7 +1,5 @@
 """What is known of a network's outputs and inputs: layouts as settings, and the reading of a run with its evidence."""
 
-from __future__ import annotations
-
 import json
 import math
 from abc import ABC, abstractmethod
@@ -165,7 +163,7 @@ class Reading:
         """The same as sentences."""
         return tuple(f"{title}: {said}." for title, said in self.facts.items())
 
-    def differences(self, other: Reading) -> tuple[str, ...]:
+    def differences(self, other: Self) -> tuple[str, ...]:
         """Return the names of the parts in which two readings differ."""
         parts = {
             "task": ("task",),

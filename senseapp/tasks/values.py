@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.core.texts import plural
-from senseapp.metrics.predictions import tensors_in
+from senseapp.metrics.predictions import Predictions, tensors_in
 from senseapp.metrics.values import COSINE, FIDELITY, SQUARED_ERROR, TASK, squared_errors
 from senseapp.tasks.base import AnswerChanges, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from senseapp.metrics.predictions import Predictions
     from senseapp.tasks.directions import ScanDirections
 
 _MOST_VALUES = 2**22  # of one output of an image: 16 MB

@@ -1,7 +1,5 @@
 """Pruning: whole channels are removed from coupled layers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

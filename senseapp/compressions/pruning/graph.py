@@ -1,7 +1,5 @@
 """torch-pruning's dependency graph of one network: tensors that shrink together, and how to restore them."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Coupled channel groups: layers that lose output channels or attention heads together, and in which units."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,10 +140,7 @@ def channel_groups(
 
 
 def _cuts_from_widest_root(graph: ChannelGraph, module: nn.Module) -> tuple[Cut, ...]:
-    """Return the cuts of all output channels of ``module``, from the member that has all channels of the group.
-
-    If two layers are concatenated and then added to a third, only the third has all of them.
-    """
+    """Return the cuts of all output channels of ``module``, from the member of the group that has all channels."""
     tried: set[nn.Module] = set()
     while True:
         tried.add(module)

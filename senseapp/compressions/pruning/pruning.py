@@ -1,7 +1,5 @@
 """Structural pruning: output channels or attention heads are removed with all coupled tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -55,7 +53,15 @@ class PruningCompressor:
         readers = {name: each for group in self._groups.values() for name, each in reading_layers(group).items()}
         ordered = {name: readers[name] for name in self._profiles if name in readers}
         self._moments = InputMoments(request.model, ordered, request.calibration, seed=request.seed)
-        self.targets: Sequence[Target] = tuple(self._target(group) for group in self._groups.values())
+        self.targets: Sequence[Target] = tuple(
+            Target(
+                layer=group.members[0],
+                members=group.members,
+                modules=modules_of(group),
+                group=group.members[0] if len(group.members) > 1 else "",
+            )
+            for group in self._groups.values()
+        )
         self.not_applicable: Mapping[str, str] = {name: why for name, why in reasons.items() if name in selected}
 
     @contextmanager
@@ -115,14 +121,6 @@ class PruningCompressor:
             reason = self.not_applicable.get(name, "there is no such layer among those selected.")
             raise InvalidSchedule(f"{name} has a pruning ratio of {ratios[name]:g} but cannot be pruned: {reason}")
         return removals
-
-    def _target(self, group: ChannelGroup) -> Target:
-        return Target(
-            layer=group.members[0],
-            members=group.members,
-            modules=modules_of(group),
-            group=group.members[0] if len(group.members) > 1 else "",
-        )
 
     def _units(self, target: Target, level: float) -> Removal:
         group = self._groups[target.layer]

@@ -8,8 +8,6 @@ reader's output.
 Source: Frantar and Alistarh 2022, "Optimal Brain Compression", eq. 3 and 4 for groups of weights, here for channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

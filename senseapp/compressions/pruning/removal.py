@@ -1,7 +1,5 @@
 """Removal of chosen channels and heads from a network's modules, for good or as a trial."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -11,7 +9,8 @@ from senseapp.compat.torch_internals import restored
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, left_as_found
 from senseapp.compressions.pruning.groups import ChannelGroup, is_layer, modules_of, positions_of
 from senseapp.core.errors import first_line_of
-from senseapp.networks.trace import CallTrace, tensors_in
+from senseapp.metrics.predictions import tensors_in
+from senseapp.networks.trace import CallTrace
 
 Removal = tuple[ChannelGroup, Sequence[int]]
 """A group and the indices of its units to remove."""

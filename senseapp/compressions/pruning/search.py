@@ -4,8 +4,6 @@ torch-pruning follows reshapes by their sizes. Where a network shuffles or regro
 and the pruned network runs without any error. One forward and two backward passes verify all groups at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +20,7 @@ from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, h
 from senseapp.compressions.pruning.removal import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.errors import MeasurementFailed
+from senseapp.core.registry import grouped
 from senseapp.networks.onnx.modules import layers_of_products
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 from senseapp.networks.trace import CallTrace, wrapped_forwards
@@ -78,10 +77,7 @@ def _candidates(
     kept: Mapping[str, str],
     progress: Callable[[str], None],
 ) -> list[ChannelGroup]:
-    """Return groups of heads and torch-pruning's groups, and add to ``reasons`` why other layers are in none.
-
-    The output channels of layers in ``kept`` cannot go, for the reason there.
-    """
+    """Return groups of heads and torch-pruning's groups; layers in ``kept`` cannot go, and ``reasons`` says why."""
     for name in profiles.keys() - reasons.keys():
         module = graph.model.get_submodule(name)
         if mixes_neighbours(module):
@@ -156,9 +152,7 @@ def _run_in_segments(
     """
     inputs: _Calls = {}
     outputs: _Calls = {}
-    shapes: dict[str, list[tuple[int, ...]]] = {}
-    for call in reversed(trace.calls):
-        shapes.setdefault(call.module, []).append(call.output_shape)
+    shapes = grouped((call.module, call.output_shape) for call in reversed(trace.calls))
 
     def cut_open(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def answered_by_noise(*args: Any, **kwargs: Any) -> Tensor:

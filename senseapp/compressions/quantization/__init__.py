@@ -1,7 +1,5 @@
 """Quantization: the weights of a layer are stored with fewer bits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 

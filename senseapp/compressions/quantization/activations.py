@@ -1,7 +1,5 @@
 """Ranges of activations with a fixed amount of state, and hooks that observe or change the inputs of a layer."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -205,10 +203,7 @@ def _input_slots(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 def _map_inputs(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Tensor], Tensor]
 ) -> _Arguments:
-    """Apply ``change`` to the activations among a call's arguments, once to each tensor.
-
-    Self-attention passes one tensor three times, for which torch has a faster path.
-    """
+    """Apply ``change`` to the activations among a call's arguments, once to a tensor that is passed several times."""
     arguments: dict[int | str, Any] = dict(enumerate(args))
     arguments.update(kwargs)
     done: dict[int, Tensor] = {}

@@ -1,9 +1,8 @@
 """Number formats: weights and activations rounded to them in floating point, and weights as the integers they have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -118,7 +117,7 @@ class IntegerWeight:
     zero_point: Tensor
 
     @classmethod
-    def of(cls, weight: Tensor, scale: Tensor, grid: WeightGrid) -> IntegerWeight:
+    def of(cls, weight: Tensor, scale: Tensor, grid: WeightGrid) -> Self:
         """Return ``weight``, float32 and a product of numbers of ``grid`` and ``scale``, as these numbers."""
         numbers = grid.nearest(weight.detach() / scale)
         return cls(

@@ -1,7 +1,5 @@
 """Quantization: one layer's weight, and on request its input, are rounded to few bits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sparsity: the least important weights of a layer are set to zero."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

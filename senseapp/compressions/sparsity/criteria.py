@@ -1,7 +1,5 @@
 """Units of weights that are zeroed together, the sets in which they compete, and their importance."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

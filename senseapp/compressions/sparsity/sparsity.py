@@ -118,10 +118,7 @@ class SparsityCompressor(base.WeightCompressor):
         )
 
     def _chooser(self, weight: base.LayerWeight, level: float, kept: Tensor) -> base.KeptWeights:
-        """Return a function that selects as many units of the same kind, by other importances than the criterion's.
-
-        Random zeros, which serve for comparison, stay fixed whatever the importances.
-        """
+        """Return a function that selects as many units by other importances; random zeros, a comparison, stay fixed."""
         if not self._criterion.chooses:
             fixed = weight.layout.split(kept)
             return lambda scores, _share: fixed.reshape(scores.shape)
@@ -139,10 +136,7 @@ class SparsityCompressor(base.WeightCompressor):
         return choose
 
     def _acting_zero_share(self, weight: base.LayerWeight, num_zeros: int, sparse: Tensor) -> float:
-        """Return the share of the layer's products that zeros save.
-
-        Zero operands that a standardised weight has already, from a gain of 0, do not count.
-        """
+        """Return the share of the layer's products that zeros save, but for a standardised weight's own."""
         if weight.profile.keeps_zeros:
             return num_zeros / weight.parameter.numel()
         before = acting_zero_share(self._model, weight.profile)

@@ -1,7 +1,5 @@
 """Connection to a Ray cluster: its resources, and its errors as one sentence."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

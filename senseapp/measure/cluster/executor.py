@@ -1,7 +1,5 @@
 """Execution of a run's passes by the workers of a Ray cluster."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Worker side of a distributed run: its tasks, the images sent to them, and the order of results."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Differentiable passes that record the inputs, outputs and gradients of watched layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import version_of
-from senseapp.networks.trace import map_tensors, tensors_in
+from senseapp.metrics.predictions import tensors_in
+from senseapp.networks.trace import map_tensors
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -162,11 +161,7 @@ class Recorder:
 
 
 def _graph_begins(value: Tensor) -> Tensor:
-    """Return ``value`` with ``requires_grad``, so that a graph exists although no parameter requires gradients.
-
-    The graph begins here: nothing before is back-propagated. The returned product may be written into. Integer tensors
-    are returned unchanged.
-    """
+    """Return ``value``, free to be written into, with ``requires_grad``: the graph begins here."""
     if not value.is_floating_point():
         return value
     return value.detach().requires_grad_() * 1

@@ -20,8 +20,9 @@ from senseapp.core.errors import MeasurementFailed
 from senseapp.measure.accumulation import Key
 from senseapp.measure.plan import precision_context
 from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
+from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.profile import CONVOLUTIONS
-from senseapp.networks.trace import CallTrace, tensors_in
+from senseapp.networks.trace import CallTrace
 
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep

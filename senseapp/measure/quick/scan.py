@@ -145,9 +145,11 @@ def _estimates(sweep: Sweep, found: dict[Key, Changes], prepared: Mapping[Key, A
         for level in sweep.spec.levels:
             key = (item.target.layer, level)
             if key in found:
-                moments = {name: _moments(values, baselines[name]) for name, values in found[key].items()}
-                changes = tuple(METRICS[name].change(each) for name, each in moments.items())
-                yield item.measurement(level, Status.MEASURED, prepared[key], changes=changes, estimated=True)
+                changes = []
+                for name, values in found[key].items():
+                    sums = (float((values**power).sum()) for power in (1, 2, 3))
+                    changes.append(METRICS[name].change((len(values), baselines[name], *sums)))
+                yield item.measurement(level, Status.MEASURED, prepared[key], changes=tuple(changes), estimated=True)
 
 
 def _until_it_fails(sweep: Sweep, scanning: Iterator[Scanned]) -> Iterator[Scanned]:
@@ -183,16 +185,8 @@ def _num_scanned(found: dict[Key, Changes]) -> int:
     return next((len(values) for changes in found.values() for values in changes.values()), 0)
 
 
-def _moments(values: Tensor, baseline: float) -> tuple[float, ...]:
-    """Return the number of images, the sum of ``baseline``, and the sums that means and intervals need."""
-    return (len(values), baseline, *(float((values**power).sum()) for power in (1, 2, 3)))
-
-
 def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
-    """Yield per-image changes, for the keys estimated on all images so far, and whether these are all images.
-
-    Yields after the first of several passes, and at the end. Fills ``prepared`` before.
-    """
+    """Yield changes by image after the first pass and at the end, and whether these are all of the images."""
     responses = _responses(sweep)
     prepared.update(responses.prepare([item.target for item in sweep.planned], sweep.spec.levels))
     recorder = Recorder(responses.watched, inputs=responses.at_inputs)
@@ -212,7 +206,10 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
             if not drawn:
                 outputs.add(output)
             drawn.append(changes)
-        found = _mean(drawn)
+        found = {  # the mean of each image's changes over the draws
+            key: {name: torch.stack([each[key][name] for each in drawn]).mean(0) for name in changes}
+            for key, changes in drawn[0].items()
+        }
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
         if low == 0 and high < stop and len(sweep.baseline.outputs):  # a quick run has no baseline to compare with yet
             yield _joined(task, parts, outputs.predictions), False
@@ -229,14 +226,6 @@ def _joined(task: Task, parts: Mapping[Key, list[Changes]], outputs: Predictions
     for changes in whole.values():
         changes[task.divergence] = torch.minimum(changes[task.divergence], most)
     return {key: changes for key, changes in whole.items() if all(v.isfinite().all() for v in changes.values())}
-
-
-def _mean(drawn: Sequence[dict[Key, Changes]]) -> dict[Key, Changes]:
-    """Return the mean of each image's changes over several draws of directions."""
-    return {
-        key: {name: torch.stack([each[key][name] for each in drawn]).mean(0) for name in changes}
-        for key, changes in drawn[0].items()
-    }
 
 
 def _generators(seed: int, count: int) -> list[torch.Generator]:

@@ -12,10 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Metric, MetricChange, Moments
+from senseapp.metrics.detection.matching import (
+    Floats,
+    Objects,
+    average_precisions,
+    detections_of,
+    found_objects,
+    match_image,
+    objects_of,
+    packed,
+    sure_detections,
+    tables_of,
+)
 from senseapp.metrics.detection.rows import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS, divergence
+from senseapp.metrics.predictions import Predictions
 from senseapp.metrics.records import (
     HARM,
     SHARE,
@@ -29,9 +44,6 @@ from senseapp.metrics.records import (
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from senseapp.metrics.detection.matching import Floats, Objects
-    from senseapp.metrics.predictions import Predictions
 
 TASK = "detection"
 
@@ -69,8 +81,6 @@ class DetectionRecordMetric(RecordMetric):
 
     def detections(self, prediction: Mapping[str, Any]) -> Floats:
         """Return the detections of one image that count."""
-        from senseapp.metrics.detection.matching import detections_of
-
         return detections_of(prediction["candidates"])
 
     def record(self, predictions: Any, index: int, targets: Sequence[Objects]) -> Record:
@@ -87,8 +97,6 @@ class DetectionRecordMetric(RecordMetric):
 
     def moments(self, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
         """Return the number of images and the records of each, before and after."""
-        from senseapp.metrics.detection.matching import objects_of
-
         if not self.needs_labels:
             targets = [objects_of(self.detections(each), self.least_score) for each in baseline_output]
         elif targets is not None:
@@ -98,8 +106,6 @@ class DetectionRecordMetric(RecordMetric):
 
 def annotated(target: Any) -> Objects:
     """Return the objects of one image, as the task's annotations say them."""
-    from senseapp.metrics.detection.matching import Objects
-
     return Objects.of(target["boxes"], target["labels"], target.get("crowd"))
 
 
@@ -117,14 +123,10 @@ class AveragePrecision(ClassMeanMetric, DetectionRecordMetric):
 
     def image_record(self, detections: Floats, objects: Objects) -> Record:
         """Return the matches of each class."""
-        from senseapp.metrics.detection.matching import match_image, packed
-
         return packed(match_image(detections, objects, area=self.area, thresholds=self.thresholds))
 
     def class_values(self, records: Sequence[Record], counts: Floats) -> dict[int, ClassValues]:
         """Return the average precision of each class that has an object, a mean over thresholds."""
-        from senseapp.metrics.detection.matching import average_precisions, tables_of
-
         return {
             label: ClassValues(int((table.num_objects > 0).sum()), average_precisions(table, counts).mean(axis=1))
             for label, table in tables_of(records, len(self.thresholds)).items()
@@ -132,8 +134,6 @@ class AveragePrecision(ClassMeanMetric, DetectionRecordMetric):
 
     def nothing_lost(self, before: Sequence[Record], after: Sequence[Record]) -> bool:
         """Return whether every object that was found still is, at the least overlap, wherever its box moved."""
-        from senseapp.metrics.detection.matching import found_objects
-
         first, second = (found_objects(side, len(self.thresholds)) for side in (before, after))
         return all(second[key] >= count for key, count in first.items())
 
@@ -142,8 +142,6 @@ class AveragePrecision(ClassMeanMetric, DetectionRecordMetric):
 
         Without any object it is unknown, NaN; but of the original model's own boxes there is then none to lose, 1.
         """
-        import numpy as np
-
         found = super().values_of(records, counts)
         return found if self.needs_labels else np.where(np.isnan(found), 1.0, found)
 
@@ -159,21 +157,15 @@ class ObjectsKept(DetectionRecordMetric):
 
     def detections(self, prediction: Mapping[str, Any]) -> Floats:
         """Return the sure detections."""
-        from senseapp.metrics.detection.matching import sure_detections
-
         return sure_detections(prediction)
 
     def image_record(self, detections: Floats, objects: Objects) -> Record:
         """Return how many objects there are, how many are found, and how many of these are the same."""
-        from senseapp.metrics.detection.matching import match_image
-
         matched = sum(int(each.right.sum()) for each in match_image(detections, objects, thresholds=(FOUND,)))
         return (float(len(objects.labels)), float(len(detections)), float(matched))
 
     def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
         """Return F1 for each row of ``counts``; 1 where neither model finds anything."""
-        import numpy as np
-
         there, found, same = (counts @ np.asarray(records, dtype=np.float64).reshape(-1, 3)).T
         values: Floats = np.divide(2 * same, there + found, out=np.ones_like(same), where=there + found > 0)
         return values
@@ -189,8 +181,6 @@ class ObjectsKept(DetectionRecordMetric):
 
 def object_counts(moments: Moments) -> tuple[int, int, int]:
     """Return the objects of the original model, those of the compressed one, and how many are the same."""
-    import numpy as np
-
     _, after = sides_of(moments)
     there, found, same = np.asarray(after, dtype=np.float64).reshape(-1, 3).sum(axis=0).astype(int).tolist()
     return there, found, same

@@ -151,10 +151,7 @@ def _matched(
 def _partners(
     overlaps: Floats, least: Floats, taken: NDArray[np.bool_], left_out: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return, for each threshold, the object that overlaps most; -1 for none.
-
-    Objects that count come before those that do not, and of equals the last, as in pycocotools.
-    """
+    """Return, for each threshold, the object that overlaps most, as in pycocotools; -1 for none."""
     fits = np.where(taken | (overlaps < least[:, None]), -1.0, overlaps)  # (thresholds, objects)
     chosen = np.full(len(least), -1, dtype=np.int64)
     for group in (left_out, ~left_out):
@@ -264,10 +261,7 @@ def average_precisions(table: ClassTable, weights: Floats) -> Floats:
 
 
 def _area(hits: Floats, numbers: Floats, totals: Floats) -> Floats:
-    """Return the mean over 101 recalls of the best precision at that recall or a higher one, (draws,).
-
-    ``hits`` are how often each right detection counts, (draws, right); ``numbers`` those of all detections up to it.
-    """
+    """Return the mean precision at 101 recalls, (draws,), of weighted hits and detections, (draws, right)."""
     if not hits.shape[1]:
         return np.zeros(len(hits))
     right = np.cumsum(hits, axis=1)

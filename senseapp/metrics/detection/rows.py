@@ -147,13 +147,8 @@ def divergence(before: Tensor, after: Tensor) -> Tensor:
     for kind, place in blocks(before):
         old, new = before[:, place], after[:, place]
         if kind is RowKind.PROPOSAL:
-            new = _paired(old, new)
+            nearest = overlaps(old[:, :, None, BOX], new[:, None, :, BOX]).argmax(dim=2)  # (N, R)
+            new = new.gather(1, nearest[..., None].expand(-1, -1, new.shape[2]))
         moved = scores(old, kind) * (1 - overlaps(old[..., BOX], new[..., BOX]))
         total = total + (class_divergence(old, new, kind) + moved).sum(dim=1)
     return total
-
-
-def _paired(old: Tensor, new: Tensor) -> Tensor:
-    """Return, for each row of ``old``, the row of ``new`` in the same image that overlaps it most."""
-    nearest = overlaps(old[:, :, None, BOX], new[:, None, :, BOX]).argmax(dim=2)  # (N, R)
-    return new.gather(1, nearest[..., None].expand(-1, -1, new.shape[2]))

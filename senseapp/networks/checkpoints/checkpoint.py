@@ -1,7 +1,5 @@
 """An uploaded weights file as named tensors, with notes for the user; code in it is never run."""
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -139,13 +137,7 @@ def _read_zip(path: Path, file: TensorFile) -> object:
 
 
 def _tensors_in(root: object) -> list[tuple[str, Stored]]:
-    """Return the tensors in dicts, lists, objects and modules, in the order of the file, named by their path.
-
-    Each container is looked through once, at the first path to it.
-
-    Raises:
-        ValueError: there are too many tensors.
-    """
+    """Return the tensors of containers by the first path to each, in the order of the file; ValueError for too many."""
     found: list[tuple[str, Stored]] = []
     seen: set[int] = set()
 

@@ -8,8 +8,6 @@ weights. ``scripts/build_catalogue.py`` writes the fingerprints that ship with s
 Source: Broder, "On the resemblance and containment of documents" (1997), section 4 (bottom-k sketch).
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

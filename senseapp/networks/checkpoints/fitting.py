@@ -1,7 +1,5 @@
 """Build the architecture that a checkpoint belongs to and load its weights, or explain why they do not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +41,8 @@ def load_tensors(
     if not report.fits:
         raise InvalidCheckpoint(not_plain_weights(file_name, tensors) or mismatch_sentence(report, file_name, title))
     own = module.state_dict()
-    whole = [name for name in own if name in tensors and _is_quantized(own[name], tensors[name])]
+    floats = (name for name in own if own[name].is_floating_point() and is_layer(tuple(own[name].shape)))
+    whole = [name for name in floats if name in tensors and not tensors[name].is_floating_point()]
     if whole:
         raise InvalidCheckpoint(
             f"{len(whole)} weights in {file_name} are whole numbers ({first_names(whole)}): the network was quantized. "
@@ -57,10 +56,6 @@ def load_tensors(
         with seeded_weights(), torch.no_grad():
             for name, parameter in module.get_submodule(fresh_head).named_parameters():
                 nn.init.zeros_(parameter) if name == "bias" else nn.init.xavier_uniform_(parameter)
-
-
-def _is_quantized(own: Tensor, found: Tensor) -> bool:
-    return own.is_floating_point() and not found.is_floating_point() and is_layer(tuple(own.shape))
 
 
 _FRESH_HEAD_NOTE = (

@@ -1,7 +1,5 @@
 """Reasons why the weights in a checkpoint fit no architecture, or not the chosen one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 

@@ -5,8 +5,6 @@ was built with, the preparation of images and the names of classes. Values are c
 used; in particular no path, no address and no name of a function.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import tempfile

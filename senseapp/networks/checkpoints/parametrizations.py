@@ -15,8 +15,6 @@ Source: Salimans and Kingma, "Weight normalization" (2016), equation 2; Miyato e
 generative adversarial networks" (2018), equation 8.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

@@ -8,13 +8,11 @@ Before it is loaded, a pickle is scanned for what takes time or memory without l
 each tuple with the number of values that hashing it visits, so that tuples that hold each other twice end soon.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import pickletools
 from collections.abc import Callable, Iterable, Mapping
-from typing import IO, Any
+from typing import IO, Any, Self
 
 MAX_STEPS = 4_000_000
 """A named tensor takes about 100."""
@@ -75,14 +73,14 @@ class Record(metaclass=Named):
     items: dict[Any, object]
     values: list[object]
 
-    def __new__(cls, *arguments: object, **keywords: object) -> Record:
+    def __new__(cls, *arguments: object, **keywords: object) -> Self:
         """Record a call of the class, or of the function."""
         cls.recorded.add(cls.name)
         made = object.__new__(cls)
         made.arguments, made.state, made.items, made.values = arguments, keywords or None, {}, []
         return made
 
-    def __call__(self, *arguments: object) -> Record:
+    def __call__(self, *arguments: object) -> Self:
         """Record a call of what an unknown function returned."""
         return type(self)(*arguments)
 

@@ -5,8 +5,6 @@ architecture are all found holds a network. So no list of names of dicts and wra
 file (student and teacher, plain and averaged weights) are found as two prefixes.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -276,10 +274,7 @@ def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 
 def _alikeness(fingerprint: Fingerprint, share: float, count: int) -> float:
-    """Return the Jaccard index of ``count`` weights and an architecture's, of which they hold a share.
-
-    It stays below the scores of all that fit.
-    """
+    """Return the Jaccard index of ``count`` weights and an architecture's, below the scores of all that fit."""
     shared = share * fingerprint.num_weights
     return round(0.95 * min(1.0, shared / max(1.0, count + fingerprint.num_weights - shared)), 4)
 

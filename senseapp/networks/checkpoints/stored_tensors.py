@@ -1,7 +1,5 @@
 """Tensors as a pickle of torch describes them; their numbers are memory-mapped from the file."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Form of a weights file, detected from its content before it is read."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Iterator

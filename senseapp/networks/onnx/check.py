@@ -1,7 +1,5 @@
 """Comparison of a network with onnxruntime's results of the file, and the first node at which they differ."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Outputs of a graph that can be measured: before box selection and branches, and before a final softmax."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -69,10 +67,7 @@ def cut(graph: TorchGraph) -> GraphCut:
 
 
 def _frontier(graph: TorchGraph, makers: Mapping[str, Node], behind: set[str]) -> Iterable[str]:
-    """Return the values before the barriers, behind which nothing but selection and order of elements lies.
-
-    Those that outputs of the file hold already are not among them.
-    """
+    """Return values before the barriers that lose only selection and order, but those that outputs hold already."""
     known = {each.name for each in graph.inputs} | (set(graph.outputs) - behind)
     pending = [
         name

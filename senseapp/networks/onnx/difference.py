@@ -1,7 +1,5 @@
 """What differs between an ONNX file and an edited copy of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

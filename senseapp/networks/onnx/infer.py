@@ -4,8 +4,6 @@ A graph is computed on the meta device, where tensors have shapes and no memory.
 the target of a Reshape, is a real tensor, and bounded in size and in time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

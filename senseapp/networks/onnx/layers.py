@@ -1,7 +1,5 @@
 """Nodes with constant weights as torch's own modules: convolutions, linear layers, norms."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -120,10 +118,7 @@ class LayerFinder:
         return tuple(self.values[name].shape)
 
     def _bias(self, node: Node) -> str:
-        """Return the name of the bias, empty without one.
-
-        Zeros that the graph computes are none: torch's newer exporter writes a layer without bias so.
-        """
+        """Return the name of the bias; empty for none, which torch's newer exporter writes as computed zeros."""
         name = "".join(node.inputs[2:3])
         found = self.constants.get(name)
         is_none = found is not None and not found.weight and not found.initializer and not found.value.any()

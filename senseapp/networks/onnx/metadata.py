@@ -3,12 +3,10 @@
 Where that does not say how images are prepared, the first nodes tell, else it is the usual way.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from senseapp.core.foreign_values import (
     BadValue,
@@ -146,10 +144,7 @@ def preparation_in(metadata: Mapping[str, str], shape: tuple[int, int, int]) -> 
 
 
 def _of_paddlex(written: str, shape: tuple[int, int, int]) -> Preprocessing | None:
-    """Return what the steps of PaddleX's settings do to pictures; None where they do not normalise them.
-
-    The entry that names the steps is read alone: others hold anchors of YAML.
-    """
+    """Return what PaddleX's steps, read without the anchors around them, do to pictures; None where none normalises."""
     lines = written.splitlines()
     first = next((place for place, line in enumerate(lines) if line.rstrip() in ("PreProcess:", "Preprocess:")), 0)
     last = next((place for place in range(first + 1, len(lines)) if lines[place][:1] not in (*" -#", "")), len(lines))
@@ -199,7 +194,7 @@ class UsualPreparation:
     notes: tuple[str, ...] = ()
     evidence: Evidence = "file"
 
-    def of_family(self, usual: UsualInput | None) -> UsualPreparation:
+    def of_family(self, usual: UsualInput | None) -> Self:
         """Return how networks of a family take pictures, where nothing tells of this one; whole pictures, then."""
         if usual is None or self.evidence != "assumed":
             return self

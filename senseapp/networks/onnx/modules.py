@@ -1,7 +1,5 @@
 """The modules of a network built from a graph: operations without weights, and the network that calls all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -201,8 +199,7 @@ class OnnxNetwork(Scope):
     def values(self, names: Iterable[str], *inputs: Tensor) -> dict[str, Tensor]:
         """Run the graph and return those of the values ``names`` that it computes."""
         wanted = frozenset(names)
-        found = self._run(inputs, wanted)
-        return {name: value for name, value in found.items() if name in wanted}
+        return {name: value for name, value in self._run(inputs, wanted).items() if name in wanted}
 
     def _run(self, inputs: tuple[Tensor, ...], kept: frozenset[str]) -> dict[str, Any]:
         values: dict[str, Any] = dict(zip(self.input_names, inputs, strict=True))

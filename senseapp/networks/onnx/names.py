@@ -1,7 +1,5 @@
 """Names of modules from what exporters leave in a file: text only, never a path or code."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Normalised graph of an ONNX file: ordered, named, with constants stored in one place and folded."""
 
-from __future__ import annotations
-
 from collections import ChainMap, Counter
 from collections.abc import Iterable
 from dataclasses import replace

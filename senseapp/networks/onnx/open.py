@@ -1,7 +1,5 @@
 """Open an ONNX file as a network that can be measured."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -167,10 +165,7 @@ def _plain_refusals() -> Iterator[None]:
 
 
 def _refuse_training(graph: TorchGraph) -> None:
-    """Raise UnsupportedModel where a norm takes its statistics from several images, so that each changes the others.
-
-    Norms of each image alone are written so too: torch repeats their weights for each image.
-    """
+    """Raise UnsupportedModel where a norm takes its statistics from several images, so that each changes the others."""
     for node in graph.nodes:
         is_trained = node.op == "BatchNormalization" and node.attributes.get("training_mode")
         if is_trained and node.inputs[1] in graph.constants and batch_of(graph) != 1:

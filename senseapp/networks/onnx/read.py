@@ -1,7 +1,5 @@
 """Bytes of an ONNX file to a protobuf message that is safe to work with: nothing is run, no other file is opened."""
 
-from __future__ import annotations
-
 import math
 from collections import ChainMap, Counter
 from contextlib import suppress

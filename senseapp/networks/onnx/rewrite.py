@@ -4,8 +4,6 @@ Constants are folded, branches (``If``) of a known condition are replaced, a bat
 and activations of several nodes become one step each. ``check.py`` compares the result with onnxruntime.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -164,9 +162,8 @@ def _branch(node: Node, values: infer.Values) -> TorchGraph | None:
 
 def _identity(node: Node, value: str, output: str) -> Node:
     """Return a node that gives a result of a branch of ``node`` the name that the rest of the graph reads."""
-    name = f"{node.name}/{output}"
-    named = replace(node, name=name, op="Identity", inputs=(value,), outputs=(output,), attributes={})
-    return replace(named, source=b"", captured=())
+    name, version = f"{node.name}/{output}", node.version
+    return Node(name=name, op="Identity", version=version, inputs=(value,), outputs=(output,), attributes={})
 
 
 def free_batch(
@@ -200,10 +197,7 @@ def free_batch(
 
 
 def _without_strides(graph: TorchGraph, reference: infer.Values) -> TorchGraph:
-    """Return ``graph`` with the identity for each Gather of a whole flat tensor in its own shape and order.
-
-    The newer exporter writes a mean over an image in another layout of memory so (``as_strided``).
-    """
+    """Return ``graph`` without each Gather of a whole tensor in its own order: ``as_strided`` of the newer exporter."""
     makers = graph.producers()
 
     def plain(node: Node) -> Node:

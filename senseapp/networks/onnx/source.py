@@ -1,7 +1,5 @@
 """The source ``onnx``: an uploaded ONNX file as a model, and the report on the file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,10 +135,7 @@ def _opened(spec: ModelSpec, outputs: Sequence[str] | None, side: int | None = N
 
 
 def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:
-    """Return ``opened``, or the file with outputs of the task where ``spec`` names none and the usual ones are others.
-
-    Raises UnsupportedModel where no output can be measured.
-    """
+    """Return the file with outputs of the task, where ``spec`` names none; else raise UnsupportedModel."""
     if not spec.outputs:
         wanted = _outputs_of(task_named(spec.task), opened)
         if wanted != opened.outputs:
@@ -205,10 +200,7 @@ def _check_layers(opened: OpenedOnnx) -> None:
 
 
 def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
-    """Return the first outputs that ``task`` can read: the usual ones together, else one alone.
-
-    Raises UnsupportedModel with all outputs and their shapes where it can read none.
-    """
+    """Return the first outputs that ``task`` can read: the usual ones, else one alone; UnsupportedModel lists all."""
     names = next((names for names in _tried(opened) if _is_read(task, opened, names)), None)
     if names is None:
         others = " or ".join(fitting_tasks(opened))

@@ -1,10 +1,8 @@
 """The normalised graph of an ONNX file: plain values that inference, cutting and building read and rewrite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -98,7 +96,7 @@ class TorchGraph:
         """Return the node that computes each value."""
         return {output: node for node in self.nodes for output in node.outputs if output}
 
-    def needed_for(self, outputs: Iterable[str]) -> TorchGraph:
+    def needed_for(self, outputs: Iterable[str]) -> Self:
         """Return the part of the graph that computes ``outputs``: these, and only the inputs that they depend on."""
         outputs = tuple(outputs)
         wanted, kept = set(outputs), []

@@ -4,8 +4,6 @@ Exporters write weights of large networks beside the graph (``model.onnx.data``)
 looked up among those that came with it: never on the disk, and never beyond its end.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from contextlib import closing

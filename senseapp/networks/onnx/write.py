@@ -6,8 +6,6 @@ the weight, the nodes of the layer read a new tensor. Groups, shapes and declara
 channels. The file is then compared with the module in onnxruntime.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from onnx import NodeProto, TensorProto, helper
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec, SenseError
+from senseapp.core.registry import grouped
 from senseapp.networks.onnx.build import ReadAt
 from senseapp.networks.onnx.check import TOLERANCE_OF_ROUNDED, check, sample_inputs, tolerance_of
 from senseapp.networks.onnx.difference import HALF
@@ -76,9 +75,7 @@ class _Writing:
 
     def write(self) -> None:
         """Write every parameter and buffer that changed."""
-        holders: dict[str, list[str]] = {}
-        for name, found in self.opened.tensors.items():
-            holders.setdefault(found.initializer, []).append(name)
+        holders = grouped((found.initializer, name) for name, found in self.opened.tensors.items())
         for name in sorted(self.changed - self.opened.tensors.keys()):
             self._add(name)
         for initializer, names in holders.items():

@@ -3,8 +3,6 @@
 Imports neither library nor torch. ``scripts/build_catalogue.py`` writes the index.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

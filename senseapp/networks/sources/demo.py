@@ -1,7 +1,5 @@
 """The networks of the demos: a small timm ResNet for digits, EfficientNet-Lite0, and a small SSD of torchvision."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections import OrderedDict
 from collections.abc import Mapping

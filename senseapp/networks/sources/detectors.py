@@ -5,8 +5,6 @@ prepared images and return every box with its logits; :mod:`senseapp.tasks.detec
 does. The modules and the names of their weights stay as they are.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast

@@ -1,7 +1,5 @@
 """Classification networks of timm, with published or seeded random weights; shapes of any library's networks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -115,11 +113,7 @@ def _check_classes(spec: ModelSpec, published_classes: int) -> tuple[str, ...]:
 
 
 def _weights_source(spec: ModelSpec, published: PretrainedCfg) -> dict[str, Any]:
-    """Return the arguments for timm, which make it read its cache if the server cannot be reached.
-
-    Raises:
-        InvalidCheckpoint: neither the server nor the cache has the file.
-    """
+    """Return the arguments for timm, which reads its cache if the server cannot be reached; else InvalidCheckpoint."""
     if is_reachable(hub.ENDPOINT if published.hf_hub_id else str(published.url)):
         return {}
     names = (published.hf_hub_filename,) if published.hf_hub_filename else _WEIGHT_FILES

@@ -1,7 +1,5 @@
 """Networks from a :class:`ModelSpec`, ready for measurement."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

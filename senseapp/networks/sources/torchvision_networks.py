@@ -1,7 +1,5 @@
 """Networks of torchvision, with published or seeded random weights."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The reference of a check with its images, and a candidate whose outputs are read as the reference's are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -134,13 +132,7 @@ def _with_outputs_of(side: OpenSide, task: Task, loaded: LoadedModel) -> LoadedM
 
 
 def _read_as(task: Task, side: OpenSide, images: Tensor, *, num_classes: int, like: OpenSide | None = None) -> None:
-    """Choose the first outputs of the file of a side that ``task`` can read, all or one, and what reads them.
-
-    Outputs that are shaped as those of the reference, ``like``, come first, and are read as they are.
-
-    Raises:
-        UnsupportedModel: it can read none; the message lists them.
-    """
+    """Choose the outputs of a side that ``task`` can read, those shaped ``like`` the reference first; else raise."""
     file = side.file
     assert file is not None
     names = tuple(name for name, _ in file.facts.outputs)

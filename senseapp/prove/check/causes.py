@@ -1,7 +1,5 @@
 """Likely causes of a large loss: answers that are always the same, classes in another order, other preprocessing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import torch

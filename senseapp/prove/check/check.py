@@ -4,8 +4,6 @@ The files are run as they are: an ONNX file in onnxruntime, a checkpoint in PyTo
 reference needs them, and the candidate gets the same, in the layout and type that it declares.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -205,10 +203,7 @@ class _Comparison:
         return name, METRICS[name].tolerable if self.spec.max_drop is None else self.spec.max_drop
 
     def _times(self) -> tuple[list[list[float]], list[str]]:
-        """Return the seconds of calls of both, in turns, and sentences on what was timed.
-
-        Two networks in PyTorch are timed there; of one beside a file an ONNX file is made, whose size counts too.
-        """
+        """Return the seconds of calls of both, in turns, in PyTorch or as files, and sentences on what was timed."""
         sides, threads = (self.prepared.reference, self.candidate), torch.get_num_threads()
         both_are_weights = all(side.file is None for side in sides)
         networks, notes = list[Network](), list[str]()

@@ -1,7 +1,5 @@
 """The conditions of a check: the bound of the loss below its limit, here or on a simulated processor, time, numbers."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -9,9 +9,6 @@ Sources: Li et al. 2021, "BRECQ", algorithm 1, for the order; Nagel et al. 2020,
 post-training quantization" (AdaRound), eq. 21 to 25, for weights that move between two grid points.
 """
 
-from __future__ import annotations
-
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -20,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from senseapp.core.registry import grouped
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.profile import BATCH_NORMS
 from senseapp.networks.trace import Call
@@ -190,14 +188,9 @@ def _affine(block: nn.Module, layers: Sequence[AdaptedLayer]) -> list[nn.Paramet
 
 
 def _blocks(adaptation: Adaptation) -> Iterator[Call]:
-    """Yield, in order, the direct parents of adapted layers, without those inside another one.
-
-    Only modules that are called once with one tensor and return one; other layers keep their closed-form update.
-    """
-    calls: dict[str, list[Call]] = defaultdict(list)
-    for call in adaptation.trace.calls:
-        calls[call.module].append(call)
+    """Yield, in order, the parents of adapted layers that are called once with one tensor and return one."""
+    calls = grouped((call.module, call) for call in adaptation.trace.calls)
     parents = dict.fromkeys(name.rpartition(".")[0] for name in adaptation.layers)
-    chosen = [calls[name][0] for name in parents if name and len(calls[name]) == 1]
+    chosen = [calls[name][0] for name in parents if name and len(calls.get(name, ())) == 1]
     chosen = sorted((call for call in chosen if call.alone and call.output_shape), key=lambda call: call.start)
     return (call for call in chosen if not any(each.start < call.start and call.end < each.end for each in chosen))

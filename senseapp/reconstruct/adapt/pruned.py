@@ -9,8 +9,6 @@ Source: Luo et al. 2017, "ThiNet", eq. 7, and He et al. 2017, "Channel Pruning",
 the outputs of the uncompressed network, and with the strength of the ridge found on images that it is not fitted to.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

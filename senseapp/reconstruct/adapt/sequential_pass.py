@@ -5,8 +5,6 @@ changed, so the compressed network's inputs there come from changed modules only
 once, for any number of changed modules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace

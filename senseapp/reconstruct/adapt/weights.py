@@ -8,9 +8,6 @@ Sources: Frantar and Alistarh 2022 and 2023, see there; for the uncompressed net
 2025, "GPTAQ", eq. 5, here as a change of the weights beforehand.
 """
 
-from __future__ import annotations
-
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +19,7 @@ from torch import Tensor, nn
 from senseapp.compressions import obs
 from senseapp.compressions.base import LayerWeight, UpdateConstraint, find_weights
 from senseapp.compressions.sparsity.criteria import layer_generator
+from senseapp.core.registry import grouped
 from senseapp.core.texts import plural
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.layer_product import InputSums, LayerProduct
@@ -115,9 +113,7 @@ class Adaptation(SequentialPass):
         """Yield the adaptable layers, each with the position of its call; record why others are not."""
         weights, left = find_weights(applied.model, applied.after.layers)
         self.left = {name: reason for name, reason in left.items() if name in applied.constraints}
-        calls: dict[str, list[int]] = defaultdict(list)
-        for call in self.trace.calls:
-            calls[call.module].append(call.start)
+        calls = grouped((call.module, call.start) for call in self.trace.calls)
         for name in (name for name in weights if name in applied.constraints):
             weight = weights[name]
             product = LayerProduct(weight.module, tuple(weight.parameter.shape))

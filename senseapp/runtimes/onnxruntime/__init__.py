@@ -1,7 +1,5 @@
 """The runtime onnxruntime; its description loads neither torch nor onnxruntime."""
 
-from __future__ import annotations
-
 from senseapp.descriptions.runtimes import RuntimeDescription
 
 ONNXRUNTIME = RuntimeDescription(

@@ -7,12 +7,10 @@ onnxruntime folds norms and constants into convolutions of float files only. Sou
 ``core/optimizer/conv_bn_fusion.cc``, ``conv_add_fusion.cc`` and ``conv_mul_fusion.cc``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import onnx
@@ -63,7 +61,7 @@ class FloatGraph:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, content: bytes, outputs: Sequence[str], input_shape: Sequence[int]) -> FloatGraph:
+    def of(cls, content: bytes, outputs: Sequence[str], input_shape: Sequence[int]) -> Self:
         """Return that of a file, of which ``outputs`` are measured on images of ``input_shape``, as the file has it.
 
         It has the opset of the file where ONNX cannot raise it.

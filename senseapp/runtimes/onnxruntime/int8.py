@@ -1,7 +1,5 @@
 """Int8 files of one network: how it is rounded, fitted to images, and written with any of its nodes in float."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -5,8 +5,6 @@ fold both when they open the file, so a call takes the time of the float network
 same, but onnxruntime does not fold it and then runs without prepared weights (1.5 times the time, measured).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

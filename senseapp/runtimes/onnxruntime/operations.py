@@ -1,7 +1,5 @@
 """onnxruntime as a :class:`~senseapp.runtimes.base.Runtime`: the implementation of each operation."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """ONNX files that are open in onnxruntime: those of the product, and those of any program for a check."""
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile
@@ -86,11 +84,9 @@ class ForeignFile(RuntimeModel):
 
     of_any_program = True
 
-    def __init__(
-        self, content: bytes, *, threads: int | None = None, fused: bool = True, optimised: bool = True
-    ) -> None:
+    def __init__(self, content: bytes, **how: Any) -> None:
         check_loops(parsed_model(content))  # refuses what lies about its sizes before the runtime allocates them
-        super().__init__(content, threads=threads, fused=fused, optimised=optimised)
+        super().__init__(content, **how)
         name, axes = printable_text(self.facts.input_name), len(self.facts.input_shape)
         if axes != 4:
             raise UnsupportedModel(

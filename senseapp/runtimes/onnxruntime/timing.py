@@ -6,8 +6,6 @@ border (rounding, and another order of memory) costs as much per value as such k
 takes besides its products is shared out among them by their outputs.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict
@@ -20,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.registry import grouped
 from senseapp.descriptions import DENSE_BITS
 from senseapp.networks.onnx.graph import OnnxGraph, attributes_of, read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
@@ -104,9 +103,7 @@ def layer_times(
 
 def by_operator(kernels: Sequence[Kernel]) -> tuple[OperatorTime, ...]:
     """Return the seconds of all kernels by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
-    seconds: defaultdict[str, list[float]] = defaultdict(list)
-    for kernel in kernels:
-        seconds[_INT8_KIND.sub("", kernel.kind)].append(kernel.seconds)
+    seconds = grouped((_INT8_KIND.sub("", kernel.kind), kernel.seconds) for kernel in kernels)
     return tuple(
         OperatorTime(kind=kind, calls=len(each), seconds=sum(each), is_border=kind in (*ROUNDING, *_REORDERS))
         for kind, each in seconds.items()
@@ -184,11 +181,7 @@ def _seconds_of_a_value(kernels: Sequence[Sequence[Kernel]], kinds: Collection[s
 def _crossings(
     graph: OnnxGraph, owners: Mapping[str, str], ends: set[str], shapes: Mapping[str, Shape]
 ) -> Iterator[tuple[str, str, Shape]]:
-    """Yield pairs of neighbours, each with the shape of a tensor between them.
-
-    ``ends`` are the nodes that can compute in int8; what lies between two of them passes values on as they are. What
-    the runtime always computes in float parts them: what that costs is in the times of layers.
-    """
+    """Yield neighbours among ``ends``, nodes that can be int8, with the shape between them."""
     carried: dict[str, str] = {graph.inputs[0]: FLOAT}
     for node in graph.nodes:
         sources = [name for name in node.input if name in carried]

@@ -1,7 +1,5 @@
 """The runtime for a network that came from an ONNX file: its files are that file, edited."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
 

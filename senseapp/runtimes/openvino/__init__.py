@@ -1,7 +1,5 @@
 """The runtime OpenVINO; its description loads neither torch nor OpenVINO."""
 
-from __future__ import annotations
-
 from senseapp.descriptions.runtimes import RuntimeDescription
 
 OPENVINO = RuntimeDescription(

@@ -1,7 +1,5 @@
 """OpenVINO as a :class:`~senseapp.runtimes.base.Runtime`: it runs the ONNX files that are written for onnxruntime."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

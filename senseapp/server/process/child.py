@@ -6,8 +6,6 @@ process. So does Ray, which ends the process connected to it when the head of it
 the app.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

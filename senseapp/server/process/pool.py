@@ -1,7 +1,5 @@
 """Pool of worker processes that have loaded the engine."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -73,11 +71,7 @@ class JobProcesses:
             self._give_back(process, is_reusable and process.alive and process.answered < _MOST_ANSWERS)
 
     def _take(self, check: Callable[[], None], *, answers: bool) -> JobProcess:
-        """Return the process that can begin soonest; ``check`` may raise to cancel.
-
-        Most answers take less time than loading the engine, so this waits for a process that is answering, and after a
-        second also for a new one.
-        """
+        """Return the process that can begin soonest, a new one only after a second; ``check`` may raise."""
         end = time.monotonic() + _ANSWER_SECONDS
         while True:
             with self._changed:

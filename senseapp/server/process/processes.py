@@ -1,7 +1,5 @@
 """A worker process of the app, and the exchange of messages with it."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -8,8 +8,6 @@ A hostile file keeps its process busy until its time limit. So that others do no
 all slots, and a request ends once its page is closed.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import pkgutil

@@ -5,8 +5,6 @@ rows and its numbers are limited, and what breaks a limit is a :class:`~senseapp
 of a sentence that begins with the file's name and ``is damaged:``.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence

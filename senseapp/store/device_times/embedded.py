@@ -8,8 +8,6 @@ Vela: what it prints, or its summary as CSV (``ethosu/vela/stats_writer.py``). A
 divided by the clock. Operators on the CPU have none.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -16,8 +16,6 @@ TFLite                tables under *Run Order*, of the         ``core/util/stats
 Of several passes the median counts.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator, Mapping
@@ -216,10 +214,7 @@ _CALL = re.compile(r"nference timings in us:.{0,120}?\bInference(?: \(avg\))?: (
 
 
 def _read_tflite(file: ReportFile) -> Report:
-    """Read the tables of the runs; what a delegate computes is one operation, in whose place its own ones count.
-
-    The time of a call is the mean that the tool prints; a table alone has its sum.
-    """
+    """Read the tables of the runs, a delegate's own operations in place of its calls, and the mean time of a call."""
     own: list[ReportRow] = []
     internal: list[ReportRow] = []
     has_subgraphs = False
@@ -241,10 +236,7 @@ def _read_tflite(file: ReportFile) -> Report:
 
 
 def _with_internal(rows: list[ReportRow], internal: list[ReportRow]) -> tuple[list[ReportRow], bool]:
-    """Return ``rows`` with a delegate's own in place of its calls, and whether they are in the order in which they ran.
-
-    Of several calls it is not said which of the delegate's operations each computes.
-    """
+    """Return ``rows`` with a delegate's own in place of its calls, and whether they are in running order."""
     calls = [place for place, row in enumerate(rows) if "delegate" in row.kind.lower()] if internal else []
     if not calls:
         return rows, True

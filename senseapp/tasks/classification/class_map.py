@@ -1,7 +1,5 @@
 """Match of folder names, or labels in a table, with classes of the model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.detection import DETECTION_METRICS, MAP, OBJECTS, TASK, annotated, object_counts
 from senseapp.metrics.detection.rows import BOX, FOUND, NUM_FIXED, SURE_SCORE, RowKind, blocks, overlaps, scores
@@ -17,8 +20,6 @@ from senseapp.tasks.detection.annotations import BOXES
 from senseapp.tasks.reading import OutputReader
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from senseapp.tasks.directions import ScanDirections
@@ -219,10 +220,7 @@ def _best_scores(rows: Tensor) -> Tensor:
 
 
 def _kept_rows(rows: Tensor, most_bytes: int | None) -> Tensor | None:
-    """Return the places of the rows that fit, always the same for as many; None for all.
-
-    Regions that the network chose are paired by overlap, so all of them or none are kept.
-    """
+    """Return the places of the rows that fit, always the same for as many; None for all, as of chosen regions."""
     import torch
 
     number, each = rows.shape[1], 4 * rows.shape[2]

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from senseapp.core.errors import UnsupportedModel
+from senseapp.metrics.predictions import Columns, Predictions
 from senseapp.metrics.segmentation import (
     ACCURACY,
     AGREEMENT,
@@ -34,11 +38,8 @@ from senseapp.tasks.segmentation.maps import MapLayout, main_map, map_readers
 from senseapp.tasks.segmentation.masks import MASKS
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
-    from senseapp.metrics.predictions import Columns, Predictions
     from senseapp.tasks.directions import ScanDirections
 
 _LEAST_PROBABILITY = 1e-6  # whose logarithm is taken: float16 stores none below 6e-8

@@ -6,8 +6,6 @@ crowds are void.
 Source: https://cocodataset.org/#format-data; the text form of runs is that of ``maskApi.c`` in pycocotools.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,7 +64,9 @@ class Shapes:
             for polygon in polygons:
                 ImageDraw.Draw(canvas).polygon(polygon.ravel().tolist(), fill=shape.label)
             if shape.runs is not None:
-                inside = Image.fromarray(255 * geometry.mask(_inside(shape.runs, geometry.size), fill=0))
+                covered = np.repeat(np.arange(len(shape.runs), dtype=np.uint8) % 2, shape.runs)
+                mask = np.ascontiguousarray(covered.reshape(geometry.size).T)  # (H, W)
+                inside = Image.fromarray(255 * geometry.mask(mask, fill=0))
                 canvas.paste(shape.label, mask=inside.resize(canvas.size, Image.Resampling.NEAREST))
         found = np.asarray(canvas)[_FINER // 2 :: _FINER, _FINER // 2 :: _FINER]
         picture = geometry.mask(np.ones(geometry.size[::-1], dtype=np.uint8), fill=0) > 0
@@ -151,9 +151,3 @@ def _decoded(text: str) -> list[int]:
         found.append(number + (found[-2] if len(found) > 2 else 0))
         number = shift = 0
     return found
-
-
-def _inside(runs: NDArray[np.int64], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return 1 at the pixels of the picture that runs cover, (H, W)."""
-    inside = np.arange(len(runs)) % 2
-    return np.ascontiguousarray(np.repeat(inside, runs).reshape(size).T.astype(np.uint8))

@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from senseapp.core.texts import plural
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import (
@@ -55,7 +57,7 @@ class MaskReader(AnnotationReader):
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures with a mask, by files of their own where there are any."""
-        from senseapp.tasks.segmentation.coco import find_shapes  # numpy loads here, which the first page does without
+        from senseapp.tasks.segmentation.coco import find_shapes  # Pillow loads here, which the first page does without
 
         folder = listing.chosen if not listing.chosen.casefold().endswith(".json") else ""
         if listing.chosen and not folder:
@@ -84,8 +86,6 @@ class MaskReader(AnnotationReader):
         self, placed: Tensor, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
     ) -> Targets:
         """Return masks, uint8 (N, H, W), in the model's class numbers; values that mean no class are void."""
-        import numpy as np
-
         from senseapp.tasks.segmentation.coco import REST
 
         present: set[int] = set().union(*(np.unique(mask.numpy()).tolist() for mask in placed))
@@ -103,8 +103,6 @@ class MaskReader(AnnotationReader):
 
 def _of_colours(colours: Any) -> Any:
     """Return the class of each colour, (H, W, 3), in Pascal VOC's palette; raises ValueError for others."""
-    import numpy as np
-
     from senseapp.tasks.display import palette
 
     shifts = 1 << np.array([16, 8, 0])
@@ -136,10 +134,7 @@ def _mask_files(pictures: Collection[str], folder: str) -> tuple[dict[str, str],
 
 
 def _by_name(pictures: Collection[str], masks: Collection[str]) -> dict[str, str]:
-    """Pair files of one name in any folders, where the name is that of one picture and of one mask.
-
-    Of several pictures that is meant which is in a folder of pictures.
-    """
+    """Pair files of one name in any folders, of several pictures that in a folder of pictures."""
     named: dict[str, tuple[list[str], list[str]]] = {}
     for side, paths in enumerate((pictures, masks)):
         for path in paths:
@@ -153,11 +148,7 @@ def _by_name(pictures: Collection[str], masks: Collection[str]) -> dict[str, str
 
 
 def _as_mask(path: str, folder: str, stems: Collection[str]) -> tuple[int, str] | None:
-    """Return how likely a file is the mask of a picture, 0 first, and its path in a folder of masks without ending.
-
-    None for what is no mask; an empty path for what is neither mask nor picture. ``stems`` are all paths without
-    suffix, in small letters.
-    """
+    """Return how likely a file is a mask, 0 first, and its path without ending, empty for neither; None for no mask."""
     if folder and not path.startswith(f"{folder}/"):
         return None
     first, slash, name = path.rpartition("/")
@@ -198,7 +189,6 @@ def _readings(present: Collection[int], num_classes: int) -> Iterator[Numbering]
 
 def _renumbered(masks: Tensor, meaning: Mapping[int, int]) -> Tensor:
     """Return masks with each number replaced by what it means; others are void."""
-    import numpy as np
     import torch
 
     table = np.full(VOID + 1, VOID, dtype=np.uint8)

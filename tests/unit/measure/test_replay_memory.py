@@ -9,8 +9,9 @@ from torch import nn
 
 from senseapp.compat.torch_internals import UnreadableTensor
 from senseapp.measure.replay import Prefix, Replay, ReplayMismatch, prefix_bytes_per_image
+from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.profile import profile_model
-from senseapp.networks.trace import CallTrace, tensors_in, trace_calls
+from senseapp.networks.trace import CallTrace, trace_calls
 from tests.architectures import ARCHITECTURES, example_input
 from tests.small_models import chain, small_network
 

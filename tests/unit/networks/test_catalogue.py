@@ -27,7 +27,7 @@ def test_searching_loads_neither_torch_nor_the_libraries():
     program = (
         "import sys; from senseapp.networks.sources.catalogue import parse_model, search;"
         "assert search('vit_tiny'); parse_model('timm/resnet18');"
-        "sys.exit(' '.join({'torch', 'timm', 'torchvision', 'numpy'} & set(sys.modules)) or None)"
+        "sys.exit(' '.join({'torch', 'timm', 'torchvision'} & set(sys.modules)) or None)"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr

@@ -4,8 +4,6 @@ Quantization and dequantization are read as float arithmetic: integer codes are 
 so that layers between the two stay float layers, and gradients pass rounding unchanged (straight through).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ Such a node has no gradient. What the bodies of a Loop or an If read from the gr
 other input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from threading import Timer
 from typing import Any

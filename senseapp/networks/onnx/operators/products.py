@@ -4,8 +4,6 @@ Products and norms with constant weights become layers (``layers.py``). LSTM, GR
 kernels, with the gates in torch's order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

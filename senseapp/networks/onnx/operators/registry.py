@@ -11,8 +11,6 @@ parameter ``at`` is given all attributes, and ``num_outputs`` how many outputs a
 older versions have as attributes are given to the input of that name.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

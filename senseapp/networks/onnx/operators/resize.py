@@ -1,7 +1,5 @@
 """Resize and Upsample: every axis by itself, from the coordinates that the specification defines."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

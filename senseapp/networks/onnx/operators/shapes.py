@@ -1,7 +1,5 @@
 """Operators that change or make shapes, and those that pick or place elements: reshape, pad, slice, gather, scatter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

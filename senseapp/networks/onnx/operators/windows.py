@@ -1,12 +1,10 @@
 """Operators with a sliding window: convolutions, pooling, sampling at positions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +40,7 @@ class Window:
     ceil: bool = False
 
     @classmethod
-    def of(cls, at: Settings, kernel: Sequence[int] | None = None) -> Window:
+    def of(cls, at: Settings, kernel: Sequence[int] | None = None) -> Self:
         """Read the settings of a node; the lengths of its window are ``kernel``, else an attribute."""
         kernel = at.get("kernel_shape", ()) if kernel is None else kernel
         rank = len(kernel)

@@ -5,8 +5,6 @@ Source: Nagel et al. 2019, "Data-free quantization through weight equalization a
 the shift of each product is measured behind products without one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -58,10 +56,7 @@ class BiasCorrection:
         ]
 
     def _shifts(self, file: bytes, names: Sequence[str]) -> Iterable[Array]:
-        """Return how far the mean of each channel (O,) of these nodes of a file lies from that in float.
-
-        Means of the nodes before it are put right in each call, by what they shift in it.
-        """
+        """Return how far each channel's mean, (O,), lies from that in float, behind corrected products."""
         graph, made = OnnxGraph(file), list[NodeProto]()
         for node in graph.nodes:
             made.append(node)

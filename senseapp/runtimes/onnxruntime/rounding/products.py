@@ -1,7 +1,5 @@
 """Nodes of an ONNX network that multiply with weights: as matrices, in the order in which the runtime multiplies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -12,8 +12,6 @@ the bytes and do two thirds of the harm.
 Source of the rules by which a tensor is rounded: ``onnxruntime/quantization/operators`` (classes ``QDQ…``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

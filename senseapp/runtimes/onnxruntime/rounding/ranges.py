@@ -5,8 +5,6 @@ of the first is to leave the part in float. Activations of 16 bits are none: onn
 them on processors and computes in float between roundings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any

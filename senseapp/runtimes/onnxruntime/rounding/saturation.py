@@ -4,8 +4,6 @@ Kernels for AVX2 and AVX-512 without VNNI add the products of two neighbouring w
 16 bits (``VPMADDUBSW``). Depthwise kernels and those for unsigned weights do not.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -133,10 +131,7 @@ def _is_rounded(graph: OnnxGraph, value: str) -> bool:
 
 
 def _pairs(product: WeightedNode) -> Pairs | None:
-    """Return the pairs of weights of each output, (O, m, 2), whose sum can saturate, and their rows, (O, m, 2).
-
-    Rows are those of inputs of all groups, (G · K); what fills outputs of fewer pairs up are zeros. None without pairs.
-    """
+    """Return each output's pairs of weights that can saturate, (O, m, 2), and their rows of all groups."""
     if product.depthwise:
         return None
     matrix = product.matrix(product.values)  # (G, O/G, K)

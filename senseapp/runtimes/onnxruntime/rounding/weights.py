@@ -1,7 +1,5 @@
 """Weights in int8 and biases of each product that change its output least, without saturation on any processor."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
 """Boxes beside pictures: COCO JSON, YOLO text files, Pascal VOC XML. Which of them a folder has is found out."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import plural
@@ -17,11 +17,9 @@ from senseapp.tasks.annotations import (
     pairs_by_stem,
 )
 from senseapp.tasks.class_numbers import ModelClasses, WrittenClasses, fit_numbers
+from senseapp.tasks.detection.annotations.boxes import PictureBoxes, find_boxes, read_voc, voc_classes
+from senseapp.tasks.detection.annotations.yolo import Columns, is_boxes_name, read_yolo, told_by
 from senseapp.tasks.labels import Targets
-
-if TYPE_CHECKING:
-    from senseapp.tasks.detection.annotations.boxes import PictureBoxes
-    from senseapp.tasks.detection.annotations.yolo import Columns
 
 _MOST_BEYOND = 0.4  # share of boxes: corners in place of widths and heights are more than that
 _MOST_FILES, _MOST_BYTES = 2_000, 8_000_000  # that are looked at before pictures are drawn: under a second
@@ -41,8 +39,6 @@ class BoxReader(AnnotationReader):
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures of a COCO file; without one, those with a text or XML file of the same name."""
-        from senseapp.tasks.detection.annotations.boxes import find_boxes
-
         whole = sorted(path for path in listing.others if path.casefold().endswith(".json"))
         if listing.chosen and listing.chosen not in whole:
             return self._of_files(listing, tuple(whole), within=listing.chosen)
@@ -54,28 +50,23 @@ class BoxReader(AnnotationReader):
 
     def _of_files(self, listing: Listing, choices: tuple[str, ...], within: str = "") -> AnnotationFiles:
         """Return the file of each picture that has one of its own, below the folder ``within``."""
-        from senseapp.tasks.detection.annotations import boxes, yolo
-
         files = [path for path in listing.others if not within or path.startswith(within.rstrip("/") + "/")]
-        for suffix, told_by in ((".xml", boxes.voc_classes), (".txt", yolo.told_by)):
-            own = [path for path in files if path.casefold().endswith(suffix) and yolo.is_boxes_name(path)]
+        for suffix, classes_of in ((".xml", voc_classes), (".txt", told_by)):
+            own = [path for path in files if path.casefold().endswith(suffix) and is_boxes_name(path)]
             pairs, _ = pairs_by_stem(listing.pictures, own)  # in a folder of labels, else beside the picture
             stems = {path.rpartition(".")[0]: path for path in own}
             pairs = pairs or {path: stems[at] for path in listing.pictures if (at := path.rpartition(".")[0]) in stems}
             if pairs:
-                found, columns = told_by(listing, _some(listing, {*pairs.values()}))
+                found, columns = classes_of(listing, _some(listing, {*pairs.values()}))
                 return replace(found, files=pairs, choices=choices, reader=replace(self, columns=columns))
         return AnnotationFiles(choices=choices)
 
     def read(self, content: bytes) -> PictureBoxes:
         """Return the boxes in a text file as YOLO writes it, or in an XML file as Pascal VOC does."""
-        from senseapp.tasks.detection.annotations import boxes, yolo
-
-        return boxes.read_voc(content) if content.lstrip()[:1] == b"<" else yolo.read_yolo(content, self.columns)
+        return read_voc(content) if content.lstrip()[:1] == b"<" else read_yolo(content, self.columns)
 
     def place(self, annotation: PictureBoxes, geometry: PictureGeometry) -> Any:
         """Return the boxes in pixels of the network's input; those of which less than a pixel is left are left out."""
-        import numpy as np
         import torch
 
         written, sides = annotation.in_pixels(geometry.size), np.array(geometry.size)

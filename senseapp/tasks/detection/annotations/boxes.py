@@ -5,14 +5,12 @@ A parser that knows no entities reads XML, so that a small file cannot grow.
 Source: Everingham et al. (2010), The Pascal Visual Object Classes challenge, and its development kit.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, Self
 from xml.etree import ElementTree
 from xml.parsers import expat
 
@@ -58,7 +56,7 @@ class PictureBoxes:
         crowd: Sequence[bool] = (),
         relative: bool = False,
         size: tuple[int, int] | None = None,
-    ) -> PictureBoxes:
+    ) -> Self:
         """Return boxes that have been checked; raises ValueError where one is none."""
         count = len(boxes)
         if count > MOST_BOXES:

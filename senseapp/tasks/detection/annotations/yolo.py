@@ -6,8 +6,6 @@ are is decided by all lines of a set.
 Source: https://docs.ultralytics.com/datasets/detect, /segment, /pose and /obb.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Raw outputs of detectors, recognised by names, shapes and ranges of values, and decoded to rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """The layout of a detector's raw outputs, which decodes them to rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

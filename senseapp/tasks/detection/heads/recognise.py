@@ -1,7 +1,5 @@
 """Layouts of a detector's raw tensors that neither shapes nor values contradict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -51,10 +49,7 @@ def of_one_tensor(tensor: Tensor, size: Size, num_classes: int = 0, *, every: bo
 
 
 def _orientations(tensor: Tensor, size: Size) -> list[bool]:
-    """Return whether boxes may lie along the last axis, most probable first: that of the cells, or the longer one.
-
-    The shorter one may list boxes too, of as many classes, where its columns hold boxes and probabilities.
-    """
+    """Return whether boxes may lie along the last axis, most probable first: that of the cells, else the longer one."""
     lengths = tensor.shape[1:3]
     counted = [bool(_strides_of_boxes(length, size)) for length in lengths]
     if counted[0] != counted[1]:
