@@ -62,13 +62,17 @@ def in_litert(model: str) -> tuple[dict[str, str], Run]:
     ((name, taken),) = network.get_input_details().items()
     metadata = {key: bytes(text).decode() for key, text in texts.items() if key in _KEYS and text is not None}
 
+    def scale_of(end: dict[str, Any]) -> tuple[float, int]:
+        held = end["quantization_parameters"]
+        return (held["scales"][0], held["zero_points"][0]) if len(held["scales"]) else (0, 0)  # 0: it is float32
+
     def run(images: NDArray[np.float32]) -> list[tuple[str, NDArray[Any]]]:
-        scale, zero = taken["quantization"]  # scale 0: values are float32
+        scale, zero = scale_of(taken)
         fed = np.clip(np.round(images / scale) + zero, -128, 127).astype(taken["dtype"]) if scale else images
-        returned, found = network.get_output_details(), network(**{name: fed})
-        scales = {each: returned[each]["quantization"] for each in found}
+        ends = {each: scale_of(end) for each, end in network.get_output_details().items()}
+        found = network(**{name: fed})
         return [
-            (each, (np.float32(found[each]) - at[1]) * at[0] if at[0] else found[each]) for each, at in scales.items()
+            (each, (np.float32(found[each]) - at[1]) * at[0] if at[0] else found[each]) for each, at in ends.items()
         ]
 
     return metadata, run
