@@ -72,7 +72,8 @@ def in_litert(model: str) -> tuple[dict[str, str], Run]:
         ends = {each: scale_of(end) for each, end in network.get_output_details().items()}
         found = network(**{name: fed})
         return [
-            (each, (np.float32(found[each]) - at[1]) * at[0] if at[0] else found[each]) for each, at in ends.items()
+            (each, (found[each].astype(np.float32) - at[1]) * at[0] if at[0] else found[each])
+            for each, at in ends.items()
         ]
 
     return metadata, run
