@@ -79,6 +79,8 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
 
     bars = page.get_by_test_id("stExpander").locator("path[aria-roledescription=bar]")
     bar = bars.filter(visible=True).first
+    bar.wait_for()
+    at_rest(page)  # a chart that is drawn anew loses a click
     layer = (bar.get_attribute("aria-label") or "").split(":")[0]
     bar.click(force=True)  # the whisker lies over the bar; a click on either picks the layer
     panel = page.locator(".st-key-layer_panel")
