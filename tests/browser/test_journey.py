@@ -26,7 +26,7 @@ from tests.browser.steps import (
     take_everything,
     verify,
 )
-from tests.browser.waiting import wait_until
+from tests.browser.waiting import at_rest, wait_until
 
 pytestmark = pytest.mark.browser
 
