@@ -95,6 +95,7 @@ _ANSWER_SECONDS = {"detection": 0.0056}
 _SCHEDULES = 15  # whole schedules that a recommendation measures before the proof
 _REPAIRED = 9  # of them and of the proof, those also measured with repair
 _REPAIR_PASSES = 6  # over the images for a repair's fit and evaluation
+_ANSWERED = 0.75  # share of all these images whose answers are compared: those of a repair's fit are not
 _ADAPTING_PASSES = 40  # equivalent passes of a repair that adapts weights
 _PROVING = 0.4  # share of the proof in the work of the search
 
@@ -147,7 +148,7 @@ class Workload:
         passes = _ADAPTING_PASSES if settings.adapted else _REPAIR_PASSES
         images = (_SCHEDULES + 2) * self.num_images + _REPAIRED * passes * min(self.num_images, REPAIR_IMAGES)
         calls = _CALLS_PER_LAYER / 2 * layers * images / _USUAL_BATCH  # nothing is watched
-        calls += _CALLS_PER_SECOND * images * self._answer_seconds
+        calls += _CALLS_PER_SECOND * _ANSWERED * images * self._answer_seconds
         seconds = self._seconds(self.profile.macs * images, calls)
         search = {
             StepTitle.SCHEDULES: (1 - _PROVING) * seconds,
