@@ -1,7 +1,5 @@
 """The page that checks any file against a reference: what is checked, its progress, the verdict and its reports."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The owner of a login cookie, and cookies of ended logins, which are no longer accepted."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

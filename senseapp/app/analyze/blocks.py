@@ -4,8 +4,6 @@ The address holds goal, target and each field of a RunSpec that does not follow 
 file is named by its folder, which cannot be guessed, and is looked up among the uploads of the visitor.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Goal of a run, and the block Compression of the Analyze page: compression, options, levels, metric."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

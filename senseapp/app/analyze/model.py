@@ -1,7 +1,5 @@
 """Block 1 of the Analyze page: the choice of the model, and the card with its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Uploaded ONNX files: what is in one, the output and the image size to measure with, and what was changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

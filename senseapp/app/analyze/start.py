@@ -1,7 +1,5 @@
 """The measuring options and the bottom of the Analyze page: the plan with its predicted time, and Run."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The card *What we understood*: how images, outputs and labels are read, on pictures, and what a person changes."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The sidebar, logging in and out, links of runs, and the state of the server in figures."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import sys

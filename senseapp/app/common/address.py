@@ -9,8 +9,6 @@ The address holds every setting that differs from its usual value. It is written
 step of the browser's history (``page_opened.js``), and read when a page is opened or the browser goes back or forward.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Access of pages to the service: visitor, cached results, answers found in background threads, polling rate."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Deferred download (factory, owner, expiry), and the buttons that hand out the files of a run."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence

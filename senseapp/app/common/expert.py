@@ -1,7 +1,5 @@
 """The switch *Expert*: names of metrics, of methods and of counts, for who knows them; kept per person."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Charts with title, reading help, text alternative and save menu; the provenance line."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Notices on pages: errors at their field, empty states, waiting lines, job progress, and the scripts pages may run."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """What one browser session remembers, as one typed object under one key; widget keys are ``"page.action"``."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path

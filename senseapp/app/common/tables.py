@@ -1,7 +1,5 @@
 """Rows of labelled figures; tables of results, of classes that lose, and of the settings in which runs differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

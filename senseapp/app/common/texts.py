@@ -4,8 +4,6 @@ A page calls them as usual. A ``str`` is shown as it is written, whoever wrote i
 or an icon is said with :func:`senseapp.core.markdown.md`. The functions are changed when this package is imported.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

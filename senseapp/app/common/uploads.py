@@ -1,7 +1,5 @@
 """Uploaded files: on disk before a page sees them, or copied there where a server of another kind kept them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

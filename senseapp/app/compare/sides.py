@@ -1,7 +1,5 @@
 """Choice of the runs to compare, and of their levels and metric; stored in the URL."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

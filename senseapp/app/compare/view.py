@@ -1,7 +1,5 @@
 """A comparison of runs: their files, pictures answered differently, the finding in one sentence, bars in pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The column beside a chart: choice of the layers with curves, and the panel of the picked layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The tabs of layers: bars with the table of values and the layers apart; curves of all levels; the heat map; files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

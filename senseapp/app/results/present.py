@@ -1,7 +1,5 @@
 """A finished run for a room: screens of large type, the answer first, turned by keyboard or clicker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

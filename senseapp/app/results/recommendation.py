@@ -1,7 +1,5 @@
 """The answer of a run on one screen: the file to take, its button, one chart and why; and the files of the run."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Trials of files: what the original and the chosen one answer to a picture, and times from a report of a device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import streamlit as st

@@ -1,7 +1,5 @@
 """Arguments of every view of a run: result, metric, level, and the frame of its numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """The parts of a Results page below its answer, folded, and its views under More; a new view is one line in a table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import streamlit as st

@@ -1,7 +1,5 @@
 """Import of run files from other servers and of sensitivity tables from other tools."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import streamlit as st

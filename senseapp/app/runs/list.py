@@ -1,7 +1,5 @@
 """The table of runs: search, disk use; per run open, compare, duplicate, share, rename, tag, download, delete."""
 
-from __future__ import annotations
-
 import math
 import time
 import zlib

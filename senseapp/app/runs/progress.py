@@ -1,7 +1,5 @@
 """A run that has not finished: progress, partial chart and Cancel; once stopped, the reason, Resume and its log."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress

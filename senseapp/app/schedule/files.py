@@ -1,7 +1,5 @@
 """Files of a schedule: the one that a runtime runs, made of proven weights, and target files for other tools."""
 
-from __future__ import annotations
-
 import os
 
 import streamlit as st

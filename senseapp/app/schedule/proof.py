@@ -1,7 +1,5 @@
 """Measurements of whole schedules on request: the proof of one, and the search for the strongest within a loss."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -5,8 +5,6 @@ of the names of the layers, so that the text is never taken for another network.
 with the level at which the layer is locked, the least and the most.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Sequence

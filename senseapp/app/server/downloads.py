@@ -1,7 +1,5 @@
 """Files that download buttons make, at random addresses that answer only the browser and person who asked."""
 
-from __future__ import annotations
-
 import functools
 import mimetypes
 import re

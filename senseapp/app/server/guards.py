@@ -1,7 +1,5 @@
 """Middleware: names and origins, cookies of ended logins, security headers, the token for Streamlit's metrics."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -8,8 +8,6 @@ Connections are limited in all and from one address, and those that say nothing 
 four descriptors of the process, and a process has a limited number of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -7,8 +7,6 @@ opens a link to a run on a fresh server would then see that page without ``app.p
 switched off before the first visitor comes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Uploaded files per browser session: owner, path, expiry; the one that is being received; loose pictures as one."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import threading

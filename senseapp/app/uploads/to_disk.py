@@ -4,8 +4,6 @@ Starlette's own parser puts files where this process has its temporary ones, wit
 regard to the room that a person has left; so only the parser under it is used.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Channels are objects in charts of many rows: Altair takes milliseconds to find out what a text or a dictionary means.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast

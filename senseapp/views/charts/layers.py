@@ -1,7 +1,5 @@
 """One mark per layer: bars of losses and amounts, bars of several runs in groups, and the network as a tree in rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any, cast

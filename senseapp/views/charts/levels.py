@@ -1,7 +1,5 @@
 """All levels at once: a curve for each layer, the metric over all layers at one level, and the heat map."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Quality against savings of compressed models: files, whole schedules, and the trade-off."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Runs side by side, as data frames and in sentences: matched layers, moved ranks, and all runs."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rows about files that can be delivered: their figures, what runs beside them, whole schedules, changed answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The layers of a run as the tree of modules that they sit in."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet

@@ -1,7 +1,5 @@
 """Data frames of a result, in display units; every chart and table is drawn from one of these."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import median

@@ -1,7 +1,5 @@
 """A run, or a check, as one HTML file that opens offline, runs no script and loads nothing."""
 
-from __future__ import annotations
-
 import base64
 import time
 from dataclasses import dataclass, field

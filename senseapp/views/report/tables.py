@@ -1,7 +1,5 @@
 """The tables of a report: layers at every level, files, classes, and schedules with their proofs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

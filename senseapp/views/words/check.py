@@ -1,7 +1,5 @@
 """A check in words: its rows, a Markdown summary for merge requests, and a JUnit file for build servers."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Numbers as text: with units and a suitable number of digits."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Sentences on a run for pages and reports: settings, state, provenance of its numbers, results of a proof."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
