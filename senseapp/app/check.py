@@ -16,7 +16,7 @@ from senseapp.app.analyze.model import choose_task, with_task
 from senseapp.app.analyze.understood import UNDERSTOOD, as_told, preparation_fields, understand
 from senseapp.app.common import backend
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.expert import reading_shown
+from senseapp.app.common.expert import expert, metrics_offered, reading_shown
 from senseapp.app.common.notices import complain, errors_here, progress_bar, show_notes, wait_for
 from senseapp.app.common.run_guard import run_labels
 from senseapp.app.common.state import kept, session
@@ -358,14 +358,16 @@ def _report(report: CheckReport) -> None:
 def _details(report: CheckReport) -> None:
     if report.bound is not None:
         st.markdown(md("Largest loss to expect: {}.", words.bound_text(report.bound)))
-        text_table(
-            words.CHANGE_COLUMNS, words.change_rows(report), alt_text="Every metric of both files", key="check.metrics"
+        shown = metrics_offered([each.metric for each in report.changes], report.metric)
+        rows = words.change_rows(
+            replace(report, changes=tuple(each for each in report.changes if each.metric in shown))
         )
+        text_table(words.CHANGE_COLUMNS, rows, alt_text="Metrics of both files", key="check.metrics")
     if report.divergence is not None:
         st.markdown(md("{}", words.divergence_sentence(report.divergence)))
         rows, alt_text = words.tensor_rows(report.divergence.tensors), "How far tensors of both files differ"
         text_table(words.TENSOR_COLUMNS, rows, alt_text=alt_text, key="check.tensors")
-    if report.operators:
+    if report.operators and expert():
         alt_text = "What operators of each kind take in both files"
         text_table(
             words.OPERATOR_COLUMNS, words.operator_rows(report.operators), alt_text=alt_text, key="check.operators"

@@ -31,7 +31,15 @@ from senseapp.records.resolution import unseen_below
 from senseapp.records.spec import Goal
 
 Standing = Literal[
-    "chosen", "alternative", "dominated", "no gain", "not faster", "loses too much", "other images", "other target"
+    "chosen",
+    "alternative",
+    "dominated",
+    "no gain",
+    "not faster",
+    "loses too much",
+    "not shown",
+    "other images",
+    "other target",
 ]
 """What a decision says of one file."""
 
@@ -65,7 +73,7 @@ class Decision:
             return "No schedule to take" if self.goal == "targets" else "Keep the original"
         if self.goal != "targets":
             return found.headline
-        saved = f"{100 * (1 - _bytes_left(found)):.0f} % of the weights' size, at best"
+        saved = f"{100 * (1 - _bytes_left(found)):.0f} % of the weights' size"
         return f"Targets that save {saved} · {found.answers_text} ({found.evidence})"
 
     @property
@@ -126,6 +134,7 @@ def decision(
             within=tuple(one for one in within if one in compared),
             limit=_limit(compared, tolerance, promise),
             few=few,
+            promised=promise is not None,
         )
 
     sets = [each for each in map(question, _by_images(files)) if each.choice is not None]
@@ -236,7 +245,7 @@ class _Question:
     """What :func:`decision` is asked, and the files within the tolerance.
 
     ``limit`` is the tolerance as a verb: ``was measured to lose at most 1 point``; ``few`` says that the images cannot
-    show it.
+    show it; ``promised`` whether it is to hold on new images.
     """
 
     goal: Goal
@@ -244,6 +253,7 @@ class _Question:
     within: tuple[Candidate, ...]
     limit: str
     few: str
+    promised: bool
 
     @property
     def choice(self) -> Candidate | None:
@@ -278,7 +288,7 @@ class _Question:
         if choice is not None and one.file == choice.file:
             return "chosen"
         if one not in self.within:
-            return "loses too much"
+            return "not shown" if self.promised else "loses too much"
         if not pays(one):
             return "no gain"
         if self.goal == "faster" and not one.is_faster:

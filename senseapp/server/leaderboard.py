@@ -69,7 +69,8 @@ def headline(result: RunResult) -> str:
     every = [item.members for item, _ in measured]
     intact = sum(found.ci_low <= 0 for _, found in measured)
     if not intact:
-        return f"Most fragile: {drop}. Every layer measured loses something{_open(result, metric, measured)}."
+        does = "changes the outputs" if METRICS[metric].divergence else "loses something"
+        return f"Most fragile: {drop}. Every layer measured {does}{_open(result, metric, measured)}."
     visible = smallest_visible_loss(result, metric, level) or 0.0
     if intact == len(every):
         nothing = _nothing_seen(result, level, metric, visible, counted(every))

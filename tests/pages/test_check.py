@@ -156,7 +156,7 @@ def test_one_that_fails_comes_with_cause_classes_and_files(app: AppTest, finishe
         "For merge requests (Markdown)",
         "For build servers (XML)",
     ]
-    assert len(app.dataframe) == 4  # classes, pictures, tensors, operators
+    assert len(app.dataframe) == 3  # classes, pictures, tensors
 
 
 def test_a_check_of_somebody_else_or_none_is_not_shown(app: AppTest) -> None:

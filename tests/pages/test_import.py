@@ -141,7 +141,7 @@ def test_the_schedule_of_an_import_speaks_of_layers_and_offers_no_file(app: AppT
     assert "no model here to check or to make a file of" in texts(app)
     assert "it is small" not in texts(app)
     assert "Mean amount over layers" in texts(app)
-    assert "Size of the weights, at best" not in texts(app)
+    assert "Size of the weights, counted" not in texts(app)
     assert "every layer counts alike" in texts(app)
 
 

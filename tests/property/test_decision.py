@@ -255,7 +255,7 @@ def check_choice(it: Checked) -> None:
     assert not it.is_dominated(it.choice)
     if it.goal == "targets":
         assert answer.headline.startswith(
-            f"Targets that save {100 * (1 - left(it.choice)):.0f} % of the weights' size, "
+            f"Targets that save {100 * (1 - left(it.choice)):.0f} % of the weights' size · "
         )
         return
     size_text = bytes_size(size(it.choice))

@@ -219,7 +219,7 @@ def _columns() -> dict[str, Any]:
             "Run and result",
             width=262,
             help="What the best file still answers, measured on so many images; where only targets were asked for, "
-            "what they save of the weights' size, at best; else what layers lose. How sure that is stands on Results.",
+            "what they save of the weights' size; else what layers lose. How sure that is stands on Results.",
         ),
         "state": text("State", width=84),
         "saved": st.column_config.ProgressColumn(

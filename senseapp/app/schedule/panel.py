@@ -179,12 +179,12 @@ def _solved_elsewhere(
     return found
 
 
-_COMPACT = "Size of the weights, at best"
-_FILE = "Smallest file that runs, on disk"
+_COMPACT = "Size of the weights, counted"
+_FILE = "This schedule's file that runs"
 _HELPS = {
     _COMPACT: "Predicted, of the weights of the compressible layers alone: what they would need if each took only the "
     "bits it is left with, and one bit for each position where some are zero. The compact file of weights (under "
-    "Proof) comes near that. A file that runs is larger: it holds the whole network, and no weight takes fewer than "
+    "Proof) is about as large. A file that runs is larger: it holds the whole network, and no weight takes fewer than "
     "8 bits in it. The smallest of those made of this schedule stands beside, where there is one.",
     "Multiplications": "Of a kernel that skips what is zero or gone.",
 }

@@ -21,10 +21,11 @@ from senseapp.views.words.check import milliseconds
 STANDINGS: dict[Standing, str] = {
     "chosen": "recommended",
     "alternative": "yes",
-    "dominated": "another file is clearly better",
+    "dominated": "another is clearly better in one way, and as good in the others",
     "no gain": "not clearly smaller or faster",
     "not faster": "not clearly faster",
     "loses too much": "loses more than is tolerated",
+    "not shown": "not shown to keep what is promised",
     "other images": "not compared: measured on other images",
     "other target": "not compared: for another target",
 }

@@ -258,7 +258,7 @@ def amount_bars(
     """
     rows, scale = schedule_frame(schedule, result, view), result.compression.scale
     if is_mixed(schedule, result):
-        return rows, "How much is left of each layer?", "Size left of the weights, at best (%)", 100.0
+        return rows, "How much is left of each layer?", "Size left of the weights (%)", 100.0
     most = scale.per_level
     if scale.stronger_is_lower:
         most = max(scale.choices)
