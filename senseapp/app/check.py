@@ -143,8 +143,13 @@ def _candidate() -> _File | None:
         return None if record is None else _file_of(record)
     suffixes = (each.suffix.removeprefix(".") for each in installed_runtimes())
     path = _upload("candidate", list(dict.fromkeys([*_TYPES, *suffixes])))
-    # its task and its architecture are those of the reference
-    return None if path is None else _File(_as_model(path, task=CLASSIFICATION.name))
+    if path is None:
+        return None
+    model = _as_model(path, task=CLASSIFICATION.name)  # its task and its architecture are those of the reference
+    for record in backend.service().runs():
+        if made := backend.service().work.made_as(record.run_id, path):
+            return _File(model, f"{record.title}: {made.made_of}", record, made.held_out)
+    return _File(model)
 
 
 def _reference() -> ModelSpec | None:

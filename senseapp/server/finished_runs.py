@@ -3,6 +3,7 @@
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from filecmp import cmp
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,6 +90,13 @@ class Work(Uploads):
     def candidates(self, run_id: str) -> tuple[Candidate, ...]:
         """Return every file made from a run, with its figures."""
         return self._folder(run_id).candidates()
+
+    def made_as(self, run_id: str, path: Path) -> Candidate | None:
+        """Return the candidate of a run whose file has the content of the one at ``path``; None if none has."""
+        folder, size = self._folder(run_id), path.stat().st_size
+        alike = (each for each in folder.candidates() if each.figures.file_bytes == size)
+        files = ((each, folder.path / each.file) for each in alike)
+        return next((each for each, own in files if own.is_file() and cmp(own, path, shallow=False)), None)
 
     def candidate_file(self, run_id: str, candidate: Candidate) -> Path:
         """Return the file of a candidate; raises NotFound if only its figures are on this server."""

@@ -207,6 +207,19 @@ def test_a_run_and_its_file_are_found_beside_a_namesake(
     assert "The images of the run" not in texts(app)
 
 
+def test_a_file_of_a_run_is_known_when_it_is_uploaded(
+    service: Service, backend: Backend, finished_run: str, tmp_path: Path
+) -> None:
+    content, made = b"a file with these bytes", a_candidate()
+    made = replace(made, figures=replace(made.figures, file_bytes=len(content)))
+    keep(backend, finished_run, "0" * 16, made)
+    (backend.store.folder(finished_run).path / made.file).write_bytes(content)
+    uploaded = tmp_path / "model.onnx"
+    for sent, known in ((content, made.file), (content[:-1] + b"?", None), (content + b"?", None)):
+        uploaded.write_bytes(sent)
+        assert getattr(service.work.made_as(finished_run, uploaded), "file", None) == known
+
+
 @pytest.mark.parametrize(("removes", "offered"), [(False, True), (True, False)])
 def test_weights_of_a_run_are_offered_where_the_original_has_their_layers(
     app: AppTest, backend: Backend, finished_run: str, shown_schedule: Schedule, *, removes: bool, offered: bool
