@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from senseapp.metrics import METRICS
+from senseapp.metrics import METRICS, Metric
 from senseapp.prove.decision import Decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
@@ -67,17 +67,20 @@ def layer_table(result: RunResult, name: str) -> ReportTable:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
     metric, scale, frame = everyday(result, name), result.compression.scale, results.measurement_frame(result, name)
     levels = [scale.text(level) for level in results.ordered_levels(result)]
-    cells = dict(zip(zip(frame["row"], frame["level_text"], strict=True), _cells(frame), strict=True))
+    cells = dict(zip(zip(frame["row"], frame["level_text"], strict=True), _cells(frame, metric), strict=True))
     return ReportTable(
-        title=f"{metric.change_title} when one layer is compressed",
+        title=f"{metric.axis_title if metric.as_answers else metric.change_title} when one layer is compressed",
         columns=("Layer", *levels),
         rows=tuple((row, *(cells.get((row, level), "–") for level in levels)) for row in frame["row"].unique()),
         note="In brackets: the 95 % interval; ≈ marks estimates, which have none. The run's CSV has all metrics.",
     )
 
 
-def _cells(frame: pd.DataFrame) -> Iterator[str]:
-    for change, interval, source in zip(frame["change_text"], frame["interval_text"], frame["source"], strict=True):
+def _cells(frame: pd.DataFrame, metric: Metric) -> Iterator[str]:
+    texts = frame["change_text"]
+    if metric.as_answers:  # of what they are stands in the title
+        texts = texts.str.removesuffix(f" {metric.change_unit}").str.removeprefix("about ")
+    for change, interval, source in zip(texts, frame["interval_text"], frame["source"], strict=True):
         says_more = set(interval.split(" to ")) != {change}
         yield f"≈ {change}" if source == "estimated" else f"{change} ({interval})" if says_more else change
 

@@ -101,8 +101,8 @@ def test_the_layers_are_drawn_with_words_and_colours(page: _Page) -> None:
 
 
 def test_every_number_of_the_metric_is_in_a_table_with_its_interval(page: _Page) -> None:
-    assert "Changed answers when one layer is compressed" in page.text
-    assert "layer2.0.conv1 about 4 of 100 answers (3.4 to 4.6) about 8 of 100 answers (7.4 to 8.6)" in page.text
+    assert "Of 100 answers, about so many change when one layer is compressed" in page.text
+    assert "layer2.0.conv1 4 (3.4 to 4.6) 8 (7.4 to 8.6)" in page.text
 
 
 def test_it_is_read_in_five_minutes() -> None:
