@@ -178,7 +178,7 @@ def _processor_seconds(call: Callable[[], object]) -> float:
 _LOAD_SECONDS = 10.0  # for which a look holds
 _APART_SECONDS = 1.5  # of the first looks
 _FIRST_LOOKS, _BUSY = 6, 1.3  # the most of them, and the slowdown beyond which a page may still be drawn
-_KEPT_BUSY = 0.75  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
+_KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
 
 class LoadWatch:
