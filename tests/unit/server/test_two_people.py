@@ -48,6 +48,7 @@ OTHER_ARGUMENTS = {
     "candidate": a_candidate(),
     "names": ("a.png",),
     "picture": Path("no picture"),
+    "path": Path("no file"),
 }
 TASKS = {
     "proof": lambda run_id: Verification(run_id=run_id, schedule=SCHEDULE),
