@@ -220,12 +220,14 @@ def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[s
     """Say whether int8 pays on this machine before a file is searched for; return the prediction."""
     if settings.kind == "float":
         return {}
+    from senseapp.views.words.wording import int8_machine_text, int8_text
+
     trial = Int8Trial(run_id="", threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
     try:
         found = trial.tried(evaluator)
     except InvalidSpec as error:
         return {"predicted": {"missing": str(error)}}
-    tqdm.write(f"{found.sentence} {found.machine_sentence}", file=sys.stderr)
+    tqdm.write(f"{int8_text(found)} {int8_machine_text(found)}", file=sys.stderr)
     return {"predicted": {"time_ratio": {"value": found.ratio.value, "low": found.ratio.low, "high": found.ratio.high}}}
 
 

@@ -108,24 +108,6 @@ class Diagnosis:
     change: MetricChange
     remedies: tuple[Remedy, ...]
 
-    @property
-    def remedy_text(self) -> str:
-        """The remedy with the largest measured gain; where none gains anything, that it is best left as it is."""
-        lost, images = self.change, f"{self.change.num_samples} images"
-        best = self.remedies[0] if self.remedies else None
-        if best is None or not best.change.delta < lost.delta:
-            return f"Nothing that was tried helps: leave it as it is, or give it a milder level ({images})."
-        part = max(0.0, best.change.delta) / lost.delta
-        left = f"{100 * part:.0f} %" if part >= 0.01 else "less than 1 %"
-        return f"{best.label} leaves {left} of what it loses (measured, {images})."
-
-    @property
-    def remedies_text(self) -> str:
-        """Losses of the layer as the run compressed it, and with each remedy, in the measured metric."""
-        view = METRICS[self.change.metric]
-        tried = [("As it is", self.change), *((each.label, each.change) for each in self.remedies)]
-        return f"{view.label}. " + " · ".join(f"{label}: {view.change_text(change.delta)}" for label, change in tried)
-
 
 def shares_of_damage(result: RunResult, layer: str, metric: str) -> dict[float, float]:
     """Return by level the share of ``layer`` in what all layers lose alone; levels at which none loses are left out."""
@@ -223,19 +205,3 @@ class Int8Timing:
     def pays(self) -> bool:
         """Whether int8 may be quicker: False where the whole interval says that it is not."""
         return self.ratio.low < 1
-
-    @property
-    def sentence(self) -> str:
-        """Whether 8-bit numbers pay here, and about how much."""
-        about = f"about {self.ratio.times_text} of full precision, timed on a first file of this network."
-        if self.ratio.high < 1:
-            return f"8-bit numbers pay here: {about}"
-        if not self.pays:
-            return f"8-bit numbers do not pay here: {about} Such a file is smaller, and no quicker."
-        return f"Whether 8-bit numbers pay here is not clear: {about}"
-
-    @property
-    def machine_sentence(self) -> str:
-        """What this machine has for int8."""
-        has = f"multiplies 8 bits by {self.products}" if self.products else "has no instructions for products of 8 bits"
-        return f"{self.machine}: the processor {has}."

@@ -20,12 +20,11 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile
 from senseapp.server.run_tasks import DiagnosisTask, LayerAnswers
 from senseapp.solve.curve_set import damage_metric
-from senseapp.views.charts.axes import answer_ticks
 from senseapp.views.charts.levels import curve_rows, sensitivity_curves
 from senseapp.views.frames.network import blocks_of
 from senseapp.views.frames.results import apart_frame, at_level
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import caveat_of
+from senseapp.views.words.wording import caveat_of, remedies_text, remedy_text
 
 
 def fitting_rows(
@@ -172,7 +171,6 @@ def _curve(view: RunView) -> None:
             all_layers=list(dict.fromkeys(view.frame["row"])),
             x_title=scale.axis,
             y_title=None,
-            ticks=answer_ticks(view.metric),
             falling=scale.stronger_is_lower,
             height=150,
         ),
@@ -210,7 +208,7 @@ def _measured(view: RunView) -> None:
             st.markdown(md("### Why this layer at {}?", view.level_text))
             reasons = [each.sentence for each in found.findings] or ["Nothing stands out in its weights and its input."]
             st.markdown(md("\n").join(md("- {}", reason) for reason in reasons))
-            st.markdown(md(":material/healing: {}", found.remedy_text), help=found.remedies_text)
+            st.markdown(md(":material/healing: {}", remedy_text(found)), help=remedies_text(found))
     answers = LayerAnswers(run_id=view.run_id, layer=view.picked_row, level=view.level)
     about = f"Runs the images of the run once more, with this layer alone at {view.level_text}."
     with errors_here():

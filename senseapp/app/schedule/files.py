@@ -37,7 +37,7 @@ from senseapp.server.run_tasks import Int8Trial, Verification
 from senseapp.views.frames.files import DEPLOYED_COLUMNS, INTEGER_COLUMNS, STANDINGS, deployed_rows, integer_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import OPERATOR_COLUMNS, operator_rows
-from senseapp.views.words.wording import download_stem
+from senseapp.views.words.wording import INTERVAL_OR_BOUND, download_stem, int8_machine_text, int8_text
 
 _KINDS: dict[DeployKind, str] = {
     "quickest": "As quick as possible",
@@ -108,10 +108,10 @@ def _time_int8(run_id: str, settings: DeploySettings) -> None:
     if found is None:
         return
     if found.pays:
-        st.caption(md(":material/speed: {}", found.sentence))
+        st.caption(md(":material/speed: {}", int8_text(found)))
     else:
-        st.warning(found.sentence, icon=":material/speed:")
-    st.caption(found.machine_sentence)
+        st.warning(int8_text(found), icon=":material/speed:")
+    st.caption(int8_machine_text(found))
 
 
 def _choose(proof: Verification, result: RunResult, allowed: float) -> DeploySettings:
@@ -185,7 +185,7 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
         against = refused or ("" if answer.offers(each) else f"{said[0].upper()}{said[1:]}.")
         st.markdown(md("**{}**: {}", each.made_of, each.headline))
         if each.bound_text:
-            st.caption(md(":material/verified: {}", each.bound_text))
+            st.caption(md(":material/verified: {}", each.bound_text), help=INTERVAL_OR_BOUND)
         if measured := target_of_file(each.runtime.name, asked.target).measured:
             st.caption(md(":material/devices: {}", measured))
         if against:

@@ -11,6 +11,7 @@ from senseapp.metrics import METRICS, Metric
 from senseapp.records.comparison import Side
 from senseapp.records.deployment import model_file
 from senseapp.records.jobs import RunState
+from senseapp.records.layer_findings import Diagnosis, Int8Timing
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec
@@ -315,3 +316,40 @@ def step_lines(validation: ValidationResult) -> tuple[str, ...]:
         found.append(f"{line}{gained}{': kept' if step.kept else ''}")
         before = change.delta
     return tuple(found)
+
+
+# ---- findings on a layer, and on int8
+
+
+def remedy_text(found: Diagnosis) -> str:
+    """Return the remedy with the largest measured gain; where none gains anything, that it is best left as it is."""
+    lost, images = found.change, f"{found.change.num_samples} images"
+    best = found.remedies[0] if found.remedies else None
+    if best is None or not best.change.delta < lost.delta:
+        return f"Nothing that was tried helps: leave it as it is, or give it a milder level ({images})."
+    part = max(0.0, best.change.delta) / lost.delta
+    left = f"{100 * part:.0f} %" if part >= 0.01 else "less than 1 %"
+    return f"{best.label} leaves {left} of what it loses (measured, {images})."
+
+
+def remedies_text(found: Diagnosis) -> str:
+    """Return losses of the layer as the run compressed it, and with each remedy, in the measured metric."""
+    view = METRICS[found.change.metric]
+    tried = [("As it is", found.change), *((each.label, each.change) for each in found.remedies)]
+    return f"{view.label}. " + " · ".join(f"{label}: {view.change_text(change.delta)}" for label, change in tried)
+
+
+def int8_text(found: Int8Timing) -> str:
+    """Return whether 8-bit numbers pay here, and about how much."""
+    about = f"about {found.ratio.times_text} of full precision, timed on a first file of this network."
+    if found.ratio.high < 1:
+        return f"8-bit numbers pay here: {about}"
+    if not found.pays:
+        return f"8-bit numbers do not pay here: {about} Such a file is smaller, and no quicker."
+    return f"Whether 8-bit numbers pay here is not clear: {about}"
+
+
+def int8_machine_text(found: Int8Timing) -> str:
+    """Return what this machine has for int8."""
+    has = f"multiplies 8 bits by {found.products}" if found.products else "has no instructions for products of 8 bits"
+    return f"{found.machine}: the processor {has}."

@@ -10,6 +10,7 @@ from senseapp.prove.diagnosis import diagnose, findings_of
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.layer_findings import Diagnosis, Remedy, shares_of_damage
 from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.views.words.wording import remedy_text
 from tests.pages.records import FRAGILE, NAMES, change, result
 
 TRIALS = 30
@@ -57,10 +58,10 @@ def test_the_remedy_is_the_one_that_was_measured_to_gain_most() -> None:
     lost = change("kl", 0.4, 0.1)
     tried = (Remedy(label="One scale per channel", change=change("kl", 0.1, 0.1)),)
     found = Diagnosis(layer="fc", level=4, findings=(), change=lost, remedies=tried)
-    assert found.remedy_text == "One scale per channel leaves 25 % of what it loses (measured, 512 images)."
+    assert remedy_text(found) == "One scale per channel leaves 25 % of what it loses (measured, 512 images)."
     useless = (Remedy(label="Repair without training", change=change("kl", 0.5, 0.1)),)
     worse = Diagnosis(layer="fc", level=4, findings=(), change=lost, remedies=useless)
-    assert worse.remedy_text.startswith("Nothing that was tried helps")
+    assert remedy_text(worse).startswith("Nothing that was tried helps")
 
 
 def test_shares_are_those_of_a_plain_sum() -> None:

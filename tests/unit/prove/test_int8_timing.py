@@ -15,6 +15,7 @@ from senseapp.prove.deliver import runtime_candidates
 from senseapp.prove.deploy import original_source
 from senseapp.prove.file_times import time_int8
 from senseapp.records.deployment import DeploySettings, Median, OperatorTime, operator_shares
+from senseapp.views.words.wording import int8_text
 from tests.deployments import a_candidate
 from tests.small_evaluator import evaluator_of
 from tests.small_models import images_for, small_network
@@ -57,7 +58,7 @@ def test_a_first_file_says_what_int8_takes(toy: None, monkeypatch: pytest.Monkey
     monkeypatch.setattr(ToyRuntime, "times", backwards)
     slower = time_int8(OPERATIONS, network, [images_for(4).batch(0, 4)])
     assert slower.ratio.value == pytest.approx(1 / found.ratio.value)
-    assert "do not pay" in slower.sentence
+    assert "do not pay" in int8_text(slower)
 
 
 @pytest.mark.slow
