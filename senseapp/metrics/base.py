@@ -384,8 +384,6 @@ class Metric(ABC):
         """Return how many of 100 answers change by :attr:`as_answers`; ``over 41.7`` beyond the last."""
         if not math.isfinite(delta):
             return number_text(delta, digits=1)
-        import numpy as np
-
         deltas, shares = ([pair[part] for pair in self.as_answers] for part in range(2))
         text = number_text(100 * float(np.interp(delta, deltas, shares)), digits=1).removesuffix(".0")
         return f"over {text}" if delta > deltas[-1] else text

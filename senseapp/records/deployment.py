@@ -143,8 +143,8 @@ class LayerTimes:
 
 
 INT8_ENDS = (
-    "Inputs and outputs are int8: a value is scale × (integer − zero point), and network.get_input_details() and "
-    "network.get_output_details() have both as quantization."
+    "Inputs and outputs are int8: value = scale × (integer − zero point). Scale and zero point of each are its entry "
+    "“quantization” in network.get_input_details() and network.get_output_details()."
 )
 DeployKind = Literal["quickest", "mixed", "int8", "float"]
 """As little in float as a limit on changed answers takes, int8 but where it does harm, all of it in int8, or none."""
@@ -180,7 +180,8 @@ class DeploySettings:
             raise InvalidSpec(f"At least 0 and less than 1 of the answers may change, got {self.most_changed}.")
         if self.int8_ends and (self.kind == "float" or not runtime_words(self.runtime).has_int8_ends):
             raise InvalidSpec(
-                "Inputs and outputs are int8 in int8 files for LiteRT alone. Choose these, or float32 ones."
+                "Only int8 files for LiteRT can have int8 inputs and outputs. Choose such a file, or float inputs and "
+                "outputs."
             )
 
 

@@ -5,6 +5,7 @@ Headline, default metric, leaderboard, schedules and colours all ask here. docs/
 
 import statistics
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,20 +148,18 @@ def everyday(result: RunResult, name: str) -> Metric:
 
 
 def _rising(pairs: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return the means of blocks of ``pairs`` between which the second numbers rise with the first; empty for too few.
+    """Return the least-squares fit to ``pairs`` whose second numbers rise with the first; empty for too few of them.
 
-    Source: Ayer et al. (1955), An empirical distribution function for sampling with incomplete information: adjacent
-    blocks that fall are pooled.
+    Each block of the isotonic regression, which passes through none lost for none changed, is a pair of means.
     """
     if len(pairs) < _FEWEST_PAIRS or max(share for _, share in pairs) < _LEAST_SHARE:
         return ()
-    blocks: list[tuple[int, float, float]] = [(1, 0.0, 0.0)]  # pairs, and sums of both numbers; none is lost for 0
-    for delta, share in sorted(pairs):
-        blocks.append((1, delta, share))
-        while len(blocks) > 1 and blocks[-1][2] * blocks[-2][0] <= blocks[-2][2] * blocks[-1][0]:
-            last, before = blocks.pop(), blocks.pop()
-            blocks.append((last[0] + before[0], last[1] + before[1], last[2] + before[2]))
-    means = [(delta / count, share / count) for count, delta, share in blocks]
+    from scipy.optimize import isotonic_regression  # takes long to load, and a page may show no such run
+
+    deltas, shares = np.array(sorted([(0.0, 0.0), *pairs])).T
+    ends = isotonic_regression(shares).blocks
+    blocks = [slice(low, high) for low, high in pairwise(ends)]
+    means = [(float(deltas[each].mean()), float(shares[each].mean())) for each in blocks]
     return (0.0, 0.0), *((delta, share) for delta, share in means if delta > 0 and share > 0)
 
 

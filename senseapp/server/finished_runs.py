@@ -94,9 +94,9 @@ class Work(Uploads):
     def made_as(self, run_id: str, path: Path) -> Candidate | None:
         """Return the candidate of a run whose file has the content of the one at ``path``; None if none has."""
         folder, size = self._folder(run_id), path.stat().st_size
-        alike = (each for each in folder.candidates() if each.figures.file_bytes == size)
-        files = ((each, folder.path / each.file) for each in alike)
-        return next((each for each, own in files if own.is_file() and cmp(own, path, shallow=False)), None)
+        files = (own for own in folder.path.glob("*") if own.suffix == path.suffix and own.stat().st_size == size)
+        names = {own.name for own in files if cmp(own, path, shallow=False)}
+        return next((each for each in folder.candidates() if each.file in names), None) if names else None
 
     def candidate_file(self, run_id: str, candidate: Candidate) -> Path:
         """Return the file of a candidate; raises NotFound if only its figures are on this server."""

@@ -155,9 +155,9 @@ def test_inputs_and_outputs_are_as_chosen(int8_ends, kind, runtime, images, cont
 
 
 def test_other_runtimes_and_float_files_refuse_int8_inputs():
-    with pytest.raises(InvalidSpec, match="in int8 files for LiteRT alone"):
+    with pytest.raises(InvalidSpec, match="Only int8 files for LiteRT"):
         DeploySettings(int8_ends=True)
-    with pytest.raises(InvalidSpec, match="in int8 files for LiteRT alone"):
+    with pytest.raises(InvalidSpec, match="Only int8 files for LiteRT"):
         DeploySettings(int8_ends=True, kind="float", runtime="litert")
 
 
