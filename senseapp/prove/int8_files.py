@@ -158,7 +158,7 @@ def _further(files: QuantizedFiles) -> tuple[MadeFile, MadeFile]:
     """Return files beside the one that was asked for: all of it in int8, and weights alone in 8 bits."""
     notes, every, computed = files.quantizer.notes, files.nodes, filter(None, [files.runtime.int8_note])
     in_int8 = MadeFile(name="all", content=files.content(), notes=(_ALL_INT8, *notes, *computed))
-    content, words = files.written(every), (_WEIGHTS_ONLY, *notes)
+    content, words = files.content(every), (_WEIGHTS_ONLY, *notes)
     return in_int8, MadeFile(name="weights", content=content, in_float=every, notes=words, computes_in_float=True)
 
 

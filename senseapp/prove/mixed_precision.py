@@ -70,7 +70,7 @@ class QuantizedFiles:
     @cached_property
     def nodes(self) -> Group:
         """Those that can compute in int8, in order."""
-        return tuple(self.quantizer.nodes(self.written()))
+        return tuple(self.quantizer.nodes(self.content()))
 
     @cached_property
     def seconds(self) -> NodeTimes:
@@ -83,7 +83,7 @@ class QuantizedFiles:
     @cached_property
     def all_int8(self) -> bytes:
         """The file with every node in int8 that can be."""
-        return self.quantizer.finished(self.quantizer.write())
+        return self.quantizer.write()
 
     @cached_property
     def beside_float(self) -> FileTimes:
@@ -103,13 +103,9 @@ class QuantizedFiles:
         call = one_call(self.runtime.open(self._network), self.images.judging[0], self.settings.batch)
         return FileTimes(self.runtime, reference, call, threads=self.settings.threads)
 
-    def written(self, in_float: Group = ()) -> bytes:
-        """Return a file before what is fitted to all of it."""
-        return self.quantizer.write(but=self._kept, weights_only=in_float)
-
     def content(self, in_float: Group = ()) -> bytes:
-        """Return a file as it is delivered."""
-        return self.quantizer.finished(self.written(in_float))
+        """Return the file with these nodes in float, beside those that are in every file."""
+        return self.quantizer.write(but=self._kept, weights_only=in_float)
 
     def placed(self, content: bytes) -> bytes:
         """Return an int8 file in place of the network as it was uploaded, and a float one as it is."""
@@ -147,12 +143,12 @@ class QuantizedFiles:
     def rough_time(self, in_float: Group) -> float:
         """Return the time of a file as a multiple of what is allowed, by one timing."""
         times, most = self._times
-        return times.measure_rough(self.placed(self.written(in_float))) / most
+        return times.measure_rough(self.placed(self.content(in_float))) / most
 
     def keeps_time(self, in_float: Group) -> bool:
         """Return whether a precise timing finds a file quick enough."""
         times, most = self._times
-        return times.is_within(self.placed(self.written(in_float)), most)
+        return times.is_within(self.placed(self.content(in_float)), most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,13 +51,6 @@ class Quantizer(ABC):
         Nodes in ``weights_only`` compute in float with int8 weights; the smallest weights stay in float.
         """
 
-    def finished(self, content: bytes) -> bytes:
-        """Return a file of :meth:`write` as it is delivered: with what is fitted to all of it, where there is any.
-
-        It takes longer than to write the file, and changes neither its nodes nor its time.
-        """
-        return content
-
     @abstractmethod
     def nodes(self, content: bytes) -> list[str]:
         """Return the names of the nodes of a file of this quantizer that compute in int8, in order."""

@@ -16,7 +16,6 @@ from senseapp.core.texts import listed
 from senseapp.metrics.paired_tests import clearly_less
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.qdq import (
     ROUNDING,
@@ -37,11 +36,6 @@ _OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax")
 that clip more (percentiles, entropy) suit few images better than others: on EfficientNet-Lite0 percentiles did .6 times
 the damage on images that choose, and 1.5 times on others."""
 _REDUCED_LARGEST = LARGEST // 2  # 7 bits: no pair of products with an input of 8 bits overflows 16
-_CORRECTED = (
-    "Biases are corrected, so that each convolution and matrix product keeps the mean that it has in float: measured, "
-    "all in int8 does less harm so."
-)
-
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _BETWEEN_ROUNDINGS = frozenset({"LayerNormalization", "Gelu"})
 ONLY_WEIGHTED = (
@@ -68,7 +62,6 @@ class Int8Writer(Quantizer):
 
     Attributes:
         in_float: nodes that stay so in every file, see :func:`nodes_in_float`.
-        correction: of the biases of :meth:`finished` files, if any.
     """
 
     def __init__(
@@ -77,10 +70,8 @@ class Int8Writer(Quantizer):
         self.network, self.any_order = network, any_order
         self.in_float = nodes_in_float(OnnxGraph(network), in_attention=in_attention)
         self.notes = (ONLY_WEIGHTED,) if self.in_float else ()
-        self.correction: BiasCorrection | None = None
         self._calibration = calibration
         self._files: tuple[Rounding, QdqFiles] | None = None
-        self._finished: dict[bytes, bytes] = {}
 
     @cached_property
     def rounding(self) -> Rounding:
@@ -92,11 +83,7 @@ class Int8Writer(Quantizer):
         return ranges(self.network, batches, rounded_tensors(self.network, self.in_float), observer)
 
     def fit(self, fitting: Fitting, opened: Callable[[bytes], Network]) -> None:
-        """Fit what files round to, each step where they do less harm with it; a step that fails is left out.
-
-        1. :func:`chosen_rounding`: ranges of activations, and weights and biases that go with them.
-        2. :attr:`correction`: biases that keep the means of products through the whole network.
-        """
+        """Fit ranges of activations, and weights and biases that go with them; see :func:`chosen_rounding`."""
         steps = fitting.steps
         steps.progress.begin(StepTitle.WEIGHTS)
         with steps.trying("ranges and weights fitted to the images"):
@@ -106,15 +93,10 @@ class Int8Writer(Quantizer):
                 partial(self._fitted, fitting),
                 lambda rounding: opened(QdqFiles(self.network, rounding).content(self.in_float)),
             )
-        with steps.trying("corrected biases"):
-            steps.progress("Trying corrected biases")
-            correction, file = BiasCorrection(self.network, fitting.batches), self.write()
-            corrected, plain = (sum(fitting.damages_of(opened(each))) for each in (correction.corrected(file), file))
-            self.correction = correction if corrected < 0.99 * plain else None  # a smaller gain is not worth its time
         warnings = tuple[str, ...]()
         with steps.trying("the check of the calibration images"):
             warnings = calibration_warnings(self.network, self.rounding.ranges, fitting.batches, fitting.held_out)
-        self.notes = (*warnings, *self.notes, *(() if self.correction is None else (_CORRECTED,)))
+        self.notes = (*warnings, *self.notes)
 
     def _fitted(self, fitting: Fitting, ranges: Mapping[str, Range]) -> dict[str, RoundedProduct]:
         """Return weights and biases beside these ranges; nodes whose weights are made of integers keep them."""
@@ -137,14 +119,6 @@ class Int8Writer(Quantizer):
         if self._files is None or self._files[0] is not self.rounding:
             self._files = self.rounding, QdqFiles(self.network, self.rounding)
         return self._files[1]
-
-    def finished(self, content: bytes) -> bytes:
-        """Return a file with corrected biases, where there is a :attr:`correction`."""
-        if self.correction is None:
-            return content
-        if content not in self._finished:
-            self._finished = {content: self.correction.corrected(content)}  # the last one is asked for several times
-        return self._finished[content]
 
     def nodes(self, content: bytes) -> list[str]:
         """Return the nodes of a file that compute on int8 values, in order."""

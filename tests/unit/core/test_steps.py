@@ -19,11 +19,11 @@ def cancel(_sentence):
 def test_what_fails_is_left_out_once_with_its_reason():
     steps = OptionalSteps()
     for _ in range(2):
-        with steps.trying("corrected biases"):
+        with steps.trying("fitted weights"):
             raise ZeroDivisionError("division by zero\nof two lines.")
     with steps.trying("ranges of activations"):
         pass
-    assert steps.notes == ["Left out, since it failed: corrected biases; ZeroDivisionError: division by zero."]
+    assert steps.notes == ["Left out, since it failed: fitted weights; ZeroDivisionError: division by zero."]
 
 
 def test_a_cancel_ends_the_work_whatever_its_class_is():
