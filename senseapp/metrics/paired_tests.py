@@ -6,7 +6,6 @@ the temperature that suits each way best: a preparation that only sharpens or fl
 Source: Guo et al. (2017), On calibration of modern neural networks, section 4.2 (temperature scaling).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -19,26 +18,6 @@ Array = npt.NDArray[np.float64]
 _LEAST_IMAGES = 8  # for a t test of numbers that are far from normal
 _TEMPERATURES = np.geomspace(0.5, 1000, 77)
 """Answers may be sharpened by no more than 2, so that margins still count where every image is right."""
-
-
-def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float) -> bool:
-    """Return whether ``new`` damages of parts of some images are less than the ``old``, by ``least`` of their mean.
-
-    The gain must not be one by chance: a one-sided paired t test over the parts, of gains as shares of both damages
-    together. Damages of parts differ by orders of magnitude, and a part with much of both would decide alone (or hide
-    a gain on all others). One part has no such test.
-    """
-    before, after = np.asarray(old, np.float64), np.asarray(new, np.float64)
-    if not np.isfinite(after).all():
-        return False
-    if not np.isfinite(before).all():
-        return True
-    gains, count = before - after, len(before)
-    if not gains.mean() > least * before.mean():
-        return False
-    both = before + after
-    shares = np.divide(gains, both, out=np.zeros(count), where=both > 0)
-    return bool(np.ptp(shares) == 0) or _t_test(shares) <= 0.05
 
 
 @dataclass(frozen=True, slots=True)

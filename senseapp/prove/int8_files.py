@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from senseapp.prove.deploy import Source
 
 _SECONDS = 240.0  # of all that is fitted and tried, and again of the choice of parts in float
-_PARTS = 8  # of the images that judge: whether a gain is one on all of them
 _NOT_QUICKER = "No file with int8 that is quicker than float changes as few answers: this one is all in float."
 _REASONS = 3  # sentences beside a file
 _ALL_INT8 = "All of it is in int8."
@@ -94,7 +93,6 @@ def int8_files(
     images = SearchImages(evaluator, network)
     fitting = Fitting(
         batches=images.fitted,
-        damages_of=lambda candidate: images.judge.judged(candidate).damages(_PARTS),
         reduce_range=settings.reduce_range,
         int8_ends=settings.int8_ends,
         held_out=calls_of(evaluator, network, proof.subset(range(min(_HELD_OUT, len(proof))))),

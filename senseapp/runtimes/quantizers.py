@@ -4,7 +4,7 @@ import io
 import logging
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 
@@ -13,7 +13,6 @@ from torch import Tensor
 from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.steps import OptionalSteps
-from senseapp.networks.network import Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +61,10 @@ class Quantizer(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """Images that a quantizer is fitted to, and the judge of its files.
+    """Images that a quantizer is fitted to, and how.
 
     Attributes:
         batches: images (N, C, H, W) that ranges and weights are fitted to.
-        damages_of: how far a network is from the float one, on parts of other images.
         reduce_range: whether weights get 7 bits.
         int8_ends: whether inputs and outputs are int8, where the runtime has such files.
         held_out: images that a file is tested on, of which some tell whether ``batches`` are like them.
@@ -75,7 +73,6 @@ class Fitting:
     """
 
     batches: Sequence[Tensor]
-    damages_of: Callable[[Network], Sequence[float]]
     reduce_range: bool = False
     int8_ends: bool = False
     held_out: Sequence[Tensor] = ()

@@ -113,7 +113,7 @@ class LiteRt(Runtime):
     def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Quantizer:
         """Return the same with fitted ranges, weights and biases."""
         found = LiteRtQuantizer(content, fitting.batches)
-        found.fit(fitting, self.open)
+        found.fit(fitting)
         return found
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,11 @@ from litert_quantizer import qtyping
 from litert_quantizer.quantizer import Quantizer as Library
 from torch import Tensor
 
-from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.grid import IntegerWeight
-from senseapp.core.steps import StepTitle
-from senseapp.networks.network import Network
 from senseapp.records.deployment import INT8_ENDS
 from senseapp.runtimes.litert.file import BORDERS, INTEGERS, MOVING, PRODUCTS, LiteRtGraph, followers, operators
 from senseapp.runtimes.litert.rounding import products, tensors_of, with_products
-from senseapp.runtimes.onnxruntime.int8 import ONLY_WEIGHTED, chosen_rounding
+from senseapp.runtimes.onnxruntime.int8 import ONLY_WEIGHTED, fitted_rounding
 from senseapp.runtimes.onnxruntime.integer_weights import integers_of
 from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding
 from senseapp.runtimes.onnxruntime.rounding.ranges import Range, observed_ranges
@@ -78,26 +75,23 @@ class LiteRtQuantizer(Quantizer):
 
     def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
         """Return the file in int8; see :meth:`Quantizer.write`."""
-        return self._written(self.rounding, but, weights_only)
-
-    def _written(self, rounding: Rounding, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
         ranges = dict(self._ranges)
-        for name, ends in rounding.ranges.items():
+        for name, ends in self.rounding.ranges.items():
             low, high = (np.full(np.shape(ranges[name]["min"]), end, np.float32) for end in ends)
             ranges[name] = {**ranges[name], "min": low, "max": high}
         with library_call("LiteRT's quantizer cannot write this network in int8"):
             found = bytes(self._library(but, weights_only).quantize(ranges).quantized_model)
-        return with_products(found, rounding.products) if rounding.products else found
+        return with_products(found, self.rounding.products) if self.rounding.products else found
 
-    def fit(self, fitting: Fitting, opened: Callable[[bytes], Network]) -> None:
-        """Fit ranges, weights and biases to images, see :func:`.chosen_rounding`; where that fails, they stay."""
+    def fit(self, fitting: Fitting) -> None:
+        """Fit ranges, weights and biases to images, see :func:`.fitted_rounding`; where that fails, they stay."""
         self.int8_ends = fitting.int8_ends
         self.notes = (*self.notes, INT8_ENDS if self.int8_ends else _FLOAT_ENDS)
         nodes, batches = products(self.network), fitting.batches
 
-        def observed(observer: ActivationObserver) -> dict[str, Range]:
+        def observed() -> dict[str, Range]:
             read = tensors_of(self.network, batches, list(self._ranges))
-            return observed_ranges(read, observer, images=self._images)
+            return observed_ranges(read, "mse", images=self._images)
 
         def fitted(ranges: Mapping[str, Range]) -> dict[str, RoundedProduct]:
             return rounded_products(
@@ -111,9 +105,8 @@ class LiteRtQuantizer(Quantizer):
                 tensors=tensors_of,
             )
 
-        fitting.steps.progress.begin(StepTitle.WEIGHTS)
         with fitting.steps.trying("ranges and weights fitted to the images"):
-            self.rounding = chosen_rounding(fitting, observed, fitted, lambda each: opened(self._written(each)))
+            self.rounding = fitted_rounding(fitting, observed, fitted)
 
     def nodes(self, content: bytes) -> list[str]:
         """Return the operators of a file that compute in integers, without those that only move values."""

@@ -136,7 +136,7 @@ class OnnxRuntime(Runtime):
         """Return the same with fitted ranges, weights and biases, where that does less harm."""
         writer = self.quantizer(content, fitting.batches)
         fitting = replace(fitting, batches=self.inputs(fitting.batches), held_out=self.inputs(fitting.held_out))
-        writer.fit(fitting, self.open)
+        writer.fit(fitting)
         return writer
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:

@@ -143,7 +143,7 @@ def test_int8_differs_little_and_operators_in_float_less(runtime, network, image
 
 @pytest.mark.parametrize(("int8_ends", "kind"), [(False, np.float32), (True, np.int8)])
 def test_inputs_and_outputs_are_as_chosen(int8_ends, kind, runtime, images, content):
-    fitting = Fitting(batches=[images], damages_of=lambda each: [0.0], int8_ends=int8_ends)
+    fitting = Fitting(batches=[images], int8_ends=int8_ends)
     quantizer = runtime.fitted_quantizer(content, fitting)
     nodes = quantizer.nodes(quantizer.write())
     files = [quantizer.write(), quantizer.write(but=nodes[:1]), runtime.default_int8(content, fitting).content]
@@ -248,7 +248,7 @@ def test_fitted_weights_and_ranges_do_less_harm(runtime, network, images, conten
         found = torch.cat([opened.run(each[None]) for each in images])
         return [relative_error(found, wanted)]
 
-    fitting = Fitting(batches=[images], damages_of=damages_of)
+    fitting = Fitting(batches=[images])
     fitted, plain = runtime.fitted_quantizer(content, fitting), runtime.quantizer(content, [images])
     assert fitting.steps.notes == []
     every, usual = fitted.write(), plain.write()
@@ -357,7 +357,7 @@ def test_of_networks_with_layer_norms_products_alone_are_in_int8(runtime):
     kinds = {each.name: each.kind for each in operators(content)}
     assert {kinds[name] for name in quantizer.nodes(every)} == {"CONV_2D", "FULLY_CONNECTED"}
     assert "layer norms" in quantizer.notes[0]
-    fitting = Fitting(batches=[images], damages_of=lambda _each: [0.0])
+    fitting = Fitting(batches=[images])
     whole = runtime.default_int8(content, fitting).content
     assert {kinds[name] for name in quantizer.nodes(whole)} > {"CONV_2D", "FULLY_CONNECTED", "RSQRT"}
     with torch.no_grad():

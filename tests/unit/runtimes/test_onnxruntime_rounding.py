@@ -1,7 +1,6 @@
 """Weights, biases and ranges of int8 files: what they cost in the runtime, beside plain rounding and exact sums."""
 
 import itertools
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -13,11 +12,10 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from senseapp.compressions.obs import damped, squared_error
-from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.call_times import saturates
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, chosen_rounding
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import default_int8
 from senseapp.runtimes.onnxruntime.rounding import weights
 from senseapp.runtimes.onnxruntime.rounding.products import products
@@ -52,10 +50,6 @@ def network() -> bytes:
         *(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)),
     )
     return onnx_model(layers.eval(), IMAGES[:1])
-
-
-def fitting_of(damages_of: Callable[[Network], Sequence[float]]) -> Fitting:
-    return Fitting(batches=[FITTED], damages_of=damages_of)
 
 
 @pytest.fixture
@@ -225,8 +219,7 @@ def test_no_processor_saturates(inputs, kernel, groups):
 
 def test_fitted_rounding_does_less_harm_than_the_quantizer_as_it_comes(network, error_of):
     writer, usual = Int8Writer(network, [FITTED]), error_of(default_int8(network, [FITTED]).content)
-    reference = RuntimeModel(network).run(OTHERS)
-    writer.fit(fitting_of(lambda opened: [float((opened.run(OTHERS) - reference).square().mean())]), RuntimeModel)
+    writer.fit(Fitting(batches=[FITTED]))
     content = writer.write()
     onnx.checker.check_model(onnx.load_from_string(content))
     share = 1 / 4 if saturates() else 0.9  # of what is lost where products of 8 bits saturate, or not
@@ -249,19 +242,6 @@ def test_weights_of_the_usual_quantizer_have_7_bits_where_8_saturate(network, re
     found = [each.astype(int) for each in stored if each.dtype == np.int8 and each.ndim == 4]
     assert max(int(np.abs(each).max()) for each in found) == largest
     assert made.setting == f"quantize_static, per channel, unsigned activations, {words}min-max"
-
-
-def test_ranges_are_of_least_error_unless_the_widest_are_clearly_better():
-    """A gain on one part of the images, and a loss on another, is one by chance."""
-    found = {"mse": {"x": (0.0, 0.7)}, "minmax": {"x": (0.0, 1.0)}}
-
-    def chosen(gains: tuple[float, ...]) -> dict[str, tuple[float, float]]:
-        harms = iter(([1.0] * len(gains), [1.0 - gain for gain in gains]))  # of files by one observer and the other
-        fitting = fitting_of(lambda _opened: next(harms))
-        return chosen_rounding(fitting, found.__getitem__, lambda _ranges: {}, lambda _rounding: None).ranges
-
-    assert chosen((0.9, -0.3, 0.8, -0.2)) == found["mse"]
-    assert chosen((0.3, 0.31, 0.29, 0.3)) == found["minmax"]
 
 
 def test_biases_keep_the_mean_of_outputs(network):

@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.networks.network import Network
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import Fitting
 from tests.cases import first_of
 
@@ -45,18 +43,6 @@ def exported(norm: type[nn.Module]) -> bytes:
     return onnx_model(Stream(norm).eval(), IMAGES[:2])
 
 
-def fitting_of(content: bytes) -> Fitting:
-    expected = RuntimeModel(content).run(IMAGES[12:])
-
-    def damage_of(network: Network) -> float:
-        found = network.run(IMAGES[12:])
-        assert isinstance(found, Tensor)
-        assert isinstance(expected, Tensor)
-        return float((found - expected).square().mean())
-
-    return Fitting(batches=[IMAGES[:12]], damages_of=lambda network: [damage_of(network)])
-
-
 def rounded(content: bytes) -> set[str]:
     """Return the kinds of the nodes whose outputs are rounded."""
     graph = onnx.load_from_string(content).graph
@@ -67,7 +53,7 @@ def rounded(content: bytes) -> set[str]:
 @pytest.mark.parametrize("norm", first_of([nn.LayerNorm, nn.Identity]))
 def test_what_has_no_weights_stays_in_float(norm: type[nn.Module]) -> None:
     content = exported(norm)
-    quantizer = OPERATIONS.fitted_quantizer(content, fitting_of(content))
+    quantizer = OPERATIONS.fitted_quantizer(content, Fitting(batches=[IMAGES[:12]]))
     file = quantizer.write()
     stays = norm is nn.LayerNorm
     assert ("Add" not in rounded(file)) == stays

@@ -93,7 +93,7 @@ def test_an_int8_file_computes_in_int8_what_it_does_in_onnxruntime(files, images
 
 def test_weights_fitted_for_openvino_saturate_in_no_order_of_the_products(files, images) -> None:
     steps = OptionalSteps()
-    fitting = Fitting(batches=[images], damages_of=lambda _network: (0.0,), steps=steps)
+    fitting = Fitting(batches=[images], steps=steps)
     quantizer = OPERATIONS.fitted_quantizer(files.real, fitting)
     model = onnx.load_from_string(quantizer.write())
     assert not steps.notes
@@ -132,7 +132,7 @@ def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instruct
     torch.manual_seed(0)
     images = torch.rand(4, 1, 16, 16) * 0.3 + 0.7
     content = onnx_model(Loud().eval(), images[:1])
-    fitting = Fitting(batches=[images], damages_of=lambda _file: (0.0,), steps=OptionalSteps())
+    fitting = Fitting(batches=[images], steps=OptionalSteps())
     quantizer = OPERATIONS.fitted_quantizer(content, fitting)
     files = {"fitted": quantizer.write()}
     quantizer = OPERATIONS.quantizer(content, [images])
