@@ -72,8 +72,7 @@ class ExportFormat:
     def write(self, schedule: Schedule, profile: ModelProfile) -> str:
         """Return the text of the file.
 
-        Raises:
-            InvalidSchedule: the schedule belongs to another model, is out of range, or cannot be expressed.
+        Raises InvalidSchedule if the schedule belongs to another model, is out of range, or cannot be expressed.
         """
         check_schedule(schedule, profile)
         refusal = self.refusal(schedule)

@@ -56,8 +56,7 @@ def build_zip(
     Explorer overlay. ``extra`` are further files by name, as that overlay is, which only the network can give. ``run``
     is what the command line takes for the run of the schedule.
 
-    Raises:
-        InvalidSchedule: the schedule belongs to another model or is out of range, or two files share a name.
+    Raises InvalidSchedule if the schedule belongs to another model or is out of range, or two files share a name.
     """
     check_schedule(schedule, profile)
     files = _target_files(schedule, profile, extra or {}, left_out, run)

@@ -112,8 +112,7 @@ class SensitivityAnalyzer:
 
         ``level`` is in percent, for quantization in bits; see :class:`SweepOptions` for the others.
 
-        Raises:
-            InvalidInput: a setting is out of range, no layer matches, or the model does not take the sample.
+        Raises InvalidInput if a setting is out of range, no layer matches, or the model does not take the sample.
         """
         (result,) = self.sweep(compression, [level], **options)
         return result

@@ -111,8 +111,7 @@ def criterion_of(criteria: Criteria) -> tuple[str, Callable[[Tensor], Tensor] | 
 def require_reachable(model: Any) -> None:
     """Check that the layers of ``model`` can be changed and watched.
 
-    Raises:
-        UnsupportedModel: it is no module, has no parameters, or is compiled to one piece.
+    Raises UnsupportedModel if it is no module, has no parameters, or is compiled to one piece.
     """
     if isinstance(model, torch.jit.ScriptModule):
         raise UnsupportedModel(
@@ -134,8 +133,7 @@ def batch_of(model: nn.Module, sample: Any, what: str = "sample") -> Any:
     A list of images, (C, H, W) each, becomes a batch; so does a dict or tuple that holds one tensor for the first
     argument.
 
-    Raises:
-        InvalidDataset: it holds no tensor, or images of several sizes.
+    Raises InvalidDataset if it holds no tensor, or images of several sizes.
     """
     if isinstance(sample, list) and sample and all(isinstance(each, Tensor) and each.dim() == 3 for each in sample):
         shapes = sorted({tuple(item.shape) for item in sample})

@@ -92,8 +92,7 @@ def stored_source(evaluator: ScheduleEvaluator, runtime: Runtime, proof: Validat
     Where channels were removed, the network lies beside them in files that some runtimes open; for others its schedule
     is carried out again, and takes the weights.
 
-    Raises:
-        StorageFailed: the files are gone.
+    Raises StorageFailed if the files are gone.
     """
     integers = stored_integers(weights, evaluator.profile)
     whole, removes_channels = weights.with_suffix(runtime.description.suffix), proof.schedule.removes_channels
@@ -182,8 +181,7 @@ def deployments(
     images. With ``others``, further files of the same search follow the one that ``settings`` ask for: smaller,
     quicker, or closer to float.
 
-    Raises:
-        InvalidSpec: the network cannot be written or run.
+    Raises InvalidSpec if the network cannot be written or run.
     """
     if source.schedule is None and settings.kind != "float":
         evaluator = with_held_out(evaluator)

@@ -45,8 +45,7 @@ def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosi
 
     All are measured on the images that repairs are fitted to, with a fit that has not seen the image.
 
-    Raises:
-        MeasurementFailed: it cannot be measured at that level.
+    Raises MeasurementFailed if it cannot be measured at that level.
     """
     evaluator.progress(f"Looking at {layer}")
     spec = evaluator.result.spec.sensitivity

@@ -165,8 +165,7 @@ class ScheduleEvaluator:
         ``other`` is how a second run compresses, whose levels schedules may hold too; images are read from
         ``data_roots`` only, if any are named; what ``progress`` raises ends the work.
 
-        Raises:
-            InvalidInput: they cannot be loaded any more, or the model is not the one that was measured.
+        Raises InvalidInput if images cannot be loaded any more, or the model is not the one that was measured.
         """
         loaded = load_model(result.spec.model) if model is None else model
         parts = load_proof_images(result, loaded, data_roots) if images is None else images

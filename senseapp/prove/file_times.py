@@ -170,8 +170,7 @@ def time_int8(
     is timed as that is (:class:`~senseapp.prove.file_times.FileTimes`): in some moments on a shared machine, float was
     seen to take 1.8 times as long and int8 no longer.
 
-    Raises:
-        InvalidSpec: the runtime cannot write it in int8, or run it.
+    Raises InvalidSpec if the runtime cannot write it in int8, or run it.
     """
     int8 = runtime.in_place(network, runtime.quantizer(network, images).write())
     call = one_call(runtime.open(network, threads=threads), images[0], batch)

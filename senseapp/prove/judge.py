@@ -208,8 +208,7 @@ class Judgement:
     def share_changed(self) -> float:
         """The share of answers that differ.
 
-        Raises:
-            InvalidSpec: outputs are no answers that differ or not.
+        Raises InvalidSpec if outputs are no answers that differ or not.
         """
         shares = (name for name in self.judge.metrics if METRICS[name].is_share and not METRICS[name].needs_labels)
         share = next(shares, None)

@@ -94,8 +94,7 @@ def time_widths(
     What a file takes besides its products is shared out among them by their outputs, so the times of a network at one
     level everywhere add up to what that file takes.
 
-    Raises:
-        InvalidSpec: no layer is a product that can be timed.
+    Raises InvalidSpec if no layer is a product that can be timed.
     """
     opened = [runtime.open(content, threads=threads) for content in files.values()]
     # calls of each file: odd, so that the median is one of them
@@ -138,8 +137,7 @@ def schedule_for_time(
 def open_timed(evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1) -> TimedNetwork:
     """Time the network of a run at the levels of its compression.
 
-    Raises:
-        InvalidSpec: the runtime does not accelerate this compression.
+    Raises InvalidSpec if the runtime does not accelerate this compression.
     """
     compression = evaluator.result.compression.description
     if compression.zeroes_weights:

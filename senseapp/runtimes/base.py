@@ -65,15 +65,13 @@ class Runtime(ABC):
     def open(self, content: bytes, *, threads: int | None = None) -> Network:
         """Open a file: on ``threads``, which times are taken on, or where only outputs count as many as torch has.
 
-        Raises:
-            InvalidSpec: the runtime cannot open it.
+        Raises InvalidSpec if the runtime cannot open it.
         """
 
     def as_it_is(self, content: bytes, *, threads: int | None = None) -> OpenFile:
         """Open a file of any program, whatever its layout, for a check.
 
-        Raises:
-            InvalidInput: the runtime cannot open it, or it does not take one batch of images.
+        Raises InvalidInput if the runtime cannot open it, or it does not take one batch of images.
         """
         raise InvalidSpec(f"Files of {self.description.label} are not checked here.")
 
@@ -158,8 +156,7 @@ class Runtime(ABC):
 
         On those without, sums of products of 8 bits saturate. None where both compute alike.
 
-        Raises:
-            UnsupportedModel: it cannot be computed so.
+        Raises UnsupportedModel if it cannot be computed so.
         """
         return None
 
@@ -177,8 +174,7 @@ class Runtime(ABC):
         ``quantizer`` writes the same network in int8; ``owners`` has the layer that a node belongs to, for the nodes of
         layers. Without a profile, times of both files are shared by the multiply-accumulates of :meth:`executed`.
 
-        Raises:
-            InvalidSpec: none of them can be timed.
+        Raises InvalidSpec if none of them can be timed.
         """
         macs = Counter[str]()
         for node in self.executed(content):
@@ -210,8 +206,7 @@ class Runtime(ABC):
     ) -> tuple[dict[str, tuple[float, int]], float]:
         """Return the seconds of each layer of a float file with the values that it computes; and of the rest.
 
-        Raises:
-            InvalidSpec: none of ``owners``, layers by node, can be timed.
+        Raises InvalidSpec if none of ``owners``, layers by node, can be timed.
         """
         raise InvalidSpec(f"Layers cannot be timed in {self.description.label} here.")
 

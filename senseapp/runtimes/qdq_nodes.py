@@ -46,8 +46,7 @@ class QdqFile:
         content: the QDQ file.
         reference: the float file that it was made of.
 
-    Raises:
-        InvalidSpec: no node of it is quantized.
+    Raises InvalidSpec if no node of it is quantized.
     """
 
     def __init__(self, content: bytes, reference: bytes) -> None:

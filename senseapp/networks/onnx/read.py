@@ -250,8 +250,7 @@ def check_loops(model: ModelProto) -> None:
     Only loops that cannot end early count, with the number of passes that the file holds; how long others run, a limit
     on time decides.
 
-    Raises:
-        InvalidCheckpoint: the message names the outermost such loop.
+    Raises InvalidCheckpoint, whose message names the outermost such loop.
     """
     for graph in (model.graph, *model.functions):
         known = _scalars(graph, ChainMap())

@@ -36,8 +36,7 @@ def fold_constants(graph: TorchGraph) -> TorchGraph:
 
     Two nodes that transpose one initializer yield one constant, so that a weight shared by several nodes stays one.
 
-    Raises:
-        InvalidCheckpoint: a constant would have more elements than any network needs, or take longer.
+    Raises InvalidCheckpoint if a constant would have more elements than any network needs, or take longer.
     """
     constants = dict(graph.constants)
     renamed: dict[str, str] = {}

@@ -107,8 +107,7 @@ def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:
         content: the bytes of the file.
         files: what reads the other files, by the names that the graph may have for them.
 
-    Raises:
-        InvalidCheckpoint: a tensor is in a file that did not come along, or beyond the end of one.
+    Raises InvalidCheckpoint if a tensor is in a file that did not come along, or beyond the end of one.
     """
     try:
         model: ModelProto = ModelProto.FromString(content)

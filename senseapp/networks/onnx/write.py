@@ -36,8 +36,7 @@ _INSIDE = "is inside a function or branch (If) of the graph, where it cannot be 
 def with_weights(opened: OpenedOnnx, model: nn.Module) -> bytes:
     """Return the file of ``opened`` with the weights of ``model``, a changed copy of its network.
 
-    Raises:
-        InvalidSpec: a changed weight has no place in the file, or the file would not compute what ``model`` does.
+    Raises InvalidSpec if a changed weight has no place in the file, or the file would not compute what ``model`` does.
     """
     network = network_in(model)
     writing = _Writing(opened=opened, before=tensors_of(opened.network), after=tensors_of(network))

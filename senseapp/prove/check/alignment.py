@@ -170,8 +170,7 @@ def _shapes(raw: object) -> list[tuple[int, ...]]:
 def align_outputs(prepared: PreparedReference, candidate: OpenSide) -> None:
     """Choose outputs of the candidate that are compared, and read both sides as class scores.
 
-    Raises:
-        NotComparable: it fails on the images, or its outputs have another form.
+    Raises NotComparable if it fails on the images, or its outputs have another form.
     """
     reference, task, file = prepared.reference, prepared.task, candidate.file
     first = prepared.images.batch(0, min(16, len(prepared.images)))  # that outputs are looked at before all are run

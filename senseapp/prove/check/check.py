@@ -63,8 +63,7 @@ def check_files(
         context: where the file that is compiled for the processor of ``spec`` is put.
         progress: told each step; what it raises ends the work.
 
-    Raises:
-        InvalidInput: a file cannot be opened, the reference gives no answers of the task, or there are no images.
+    Raises InvalidInput if a file cannot be opened, the reference gives no answers of the task, or there are no images.
     """
     steps = OptionalSteps(progress=Progress(progress))
     runtime = runtime_named(usual_runtime())

@@ -123,8 +123,7 @@ def loss_on_processor(
 
     The compiled file is put at ``context``, if that is given.
 
-    Raises:
-        InvalidSpec: the file is no ONNX file, or the simulator cannot run it.
+    Raises InvalidSpec if the file is no ONNX file, or the simulator cannot run it.
     """
     label = PROCESSORS.named(spec.processor).label
     simulator = cast(Callable[..., OpenFile], simulator_of(spec.processor))

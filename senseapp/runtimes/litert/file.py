@@ -55,8 +55,7 @@ class Operator:
 def parsed(content: bytes) -> Any:
     """Return the contents of a file as the classes of its schema.
 
-    Raises:
-        InvalidSpec: it is none, damaged, has weights in other files, or has not one graph.
+    Raises InvalidSpec if it is none, damaged, has weights in other files, or has not one graph.
     """
     if content[4:8] != _IDENTIFIER:
         raise InvalidSpec("This is no LiteRT file, which has TFL3 at its fifth byte. Choose a .tflite file.")

@@ -81,8 +81,7 @@ def _cause(said: str) -> str:
 class LiteRtFile(OpenFile):
     """A file in memory, open in LiteRT; numbers in integers are scaled as it says.
 
-    Raises:
-        InvalidInput: as :func:`interpreter_of` does.
+    Raises InvalidInput as :func:`interpreter_of` does.
     """
 
     title = "LiteRT"

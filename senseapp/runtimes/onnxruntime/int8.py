@@ -169,8 +169,7 @@ def int8_nodes(content: bytes) -> list[str]:
 def multiplies_integers(content: bytes) -> bool:
     """Return whether nodes of a file compute on int8 values.
 
-    Raises:
-        UnsupportedModel: they are operators of integers, which have no form in float here.
+    Raises UnsupportedModel if they are operators of integers, which have no form in float here.
     """
     used = {node.op_type for node in OnnxGraph(content).nodes} & _OPERATORS_OF_INTEGERS
     if used:

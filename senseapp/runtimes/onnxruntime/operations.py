@@ -191,8 +191,7 @@ def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: boo
 
     With ``reduce_range`` weights have 7 bits, as its documentation advises for processors on which 8 saturate.
 
-    Raises:
-        InvalidSpec: onnxruntime cannot quantize it.
+    Raises InvalidSpec if onnxruntime cannot quantize it.
     """
     bits = "7-bit weights, " if reduce_range else ""
     setting = f"quantize_static, per channel, unsigned activations, {bits}min-max"

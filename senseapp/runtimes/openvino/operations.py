@@ -129,8 +129,7 @@ class OpenVinoModel(OpenFile):
     computes in float32 where it is not int8: OpenVINO would choose 16 bits on some processors. It runs on ``threads``,
     which times are taken on; where only its outputs count, on as many as torch does.
 
-    Raises:
-        InvalidSpec: OpenVINO cannot open it.
+    Raises InvalidSpec if OpenVINO cannot open it.
     """
 
     title = OPENVINO.file_title
@@ -168,8 +167,7 @@ class OpenVinoModel(OpenFile):
 def read(file: bytes | Path) -> Any:
     """Return the network of an ONNX file; from a path, also of a file of OpenVINO's own format.
 
-    Raises:
-        InvalidSpec: OpenVINO cannot read it.
+    Raises InvalidSpec if OpenVINO cannot read it.
     """
     try:
         return _CORE.read_model(io.BytesIO(file) if isinstance(file, bytes) else file)
@@ -180,8 +178,7 @@ def read(file: bytes | Path) -> Any:
 def compiled(network: Any, *shapes: Sequence[int], threads: int, profiled: bool = False) -> Any:
     """Return a network of :func:`read`, compiled for inputs of ``shapes`` on ``threads``; ``profiled`` takes times.
 
-    Raises:
-        InvalidSpec: OpenVINO cannot compile it so.
+    Raises InvalidSpec if OpenVINO cannot compile it so.
     """
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",

@@ -41,8 +41,7 @@ class SimulatedFile(OpenFile):
     Attributes:
         about: in a sentence, how many of its operators the HTP computes.
 
-    Raises:
-        InvalidSpec: it cannot be compiled, or the HTP computes no part of it.
+    Raises InvalidSpec if it cannot be compiled, or the HTP computes no part of it.
     """
 
     title = "ONNX"

@@ -54,8 +54,7 @@ def on_other_processors(content: bytes) -> bytes | None:
 
     That is without saturation where it saturates here, and with it where it does not. None where both are alike.
 
-    Raises:
-        UnsupportedModel: it has operators of integers, or a product that is not computed here as it is there.
+    Raises UnsupportedModel if it has operators of integers, or a product that is not computed here as it is there.
     """
     if not multiplies_integers(content):
         return None
