@@ -101,7 +101,7 @@ def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, p
     open_compare(app, *pair, **dict(zip(names, ("0.25", "2.0"), strict=True)), metric="kl")
     first, second = (app.button_group(key=f"{name}.compare") for name in names)
     assert (first.value, second.value) == (0.25, 2.0)
-    assert "Harm" in texts(app)
+    assert "Changed answers, about · 6 layers" in texts(app)
     second.set_value(8.0).run()
     assert [in_url(app, name) for name in names] == [["0.25"], ["8.0"]]
     app.selectbox(key="metric.compare").set_value("agreement").run()

@@ -12,7 +12,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, choose, named
 from senseapp.app.common.download import file_button
-from senseapp.app.common.expert import metric_shown
+from senseapp.app.common.expert import metrics_shown
 from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import answer_or_wait, complain
 from senseapp.app.common.run_guard import decided
@@ -21,6 +21,7 @@ from senseapp.app.common.tables import text_table
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.core.texts import distinct
+from senseapp.metrics import Metric
 from senseapp.records.answers import LabelledAnswer, differences
 from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import Comparison
@@ -228,14 +229,15 @@ def _show(record: RunRecord, names: Sequence[str], first: _Answers, second: _Ans
 @st.fragment
 def comparison_view(comparison: Comparison) -> None:
     """Show what each layer loses in each run; a click answers without running the rest of the page again."""
+    views = metrics_shown(comparison.metric, comparison.sides)
     st.markdown(md("## {}", finding(comparison)))
     st.caption(
-        matching_text(comparison),
+        matching_text(comparison, views[0]),
         help="1 is the same order, 0 no relation, −1 the opposite order (Spearman). Layers are matched by name; "
         "those that are compressed together in every run count once.",
     )
     if comparison.layers:
-        _bars(comparison)
+        _bars(comparison, views)
     rows = unmatched_frame(comparison)
     if not rows.empty:
         heads = ["Layer", *(f"In {letter(side)}" for side in range(len(comparison.sides)))]
@@ -245,9 +247,9 @@ def comparison_view(comparison: Comparison) -> None:
             text_table(heads, rows.to_numpy(), alt_text=alt_text, key="compare.unmatched")
 
 
-def _bars(comparison: Comparison) -> None:
-    rows, labels = pair_frame(comparison), side_labels(comparison.sides)
-    metric, layer = metric_shown(comparison.metric), picked_layer(_PICKS)
+def _bars(comparison: Comparison, views: Sequence[Metric]) -> None:
+    rows, labels = pair_frame(comparison, views), side_labels(comparison.sides)
+    metric, layer = views[0], picked_layer(_PICKS)
     picked = layer if any(layer == known.layer for known in comparison.layers) else ""
     figure(
         "What does each layer lose in each run?",

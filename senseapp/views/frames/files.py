@@ -233,7 +233,7 @@ def _model_row(
 ) -> tuple[object, ...]:
     """Return the values of :data:`_MODELS`."""
     shown, said = round(shown_figure(kind, figure), 4), f"{source}, {figure_text(kind, figure)}: {text}"
-    return source, shown, *(view.factor * end for end in ends), whole, said
+    return source, shown, *(float(view.shown(end)) for end in ends), whole, said
 
 
 def _ends(change: MetricChange) -> tuple[float, float, float]:

@@ -100,9 +100,9 @@ def change_figures(change: MetricChange, metric: Metric, *, estimated: bool) -> 
     known = not estimated and change.has_interval
     low, high = (change.ci_low, change.ci_high) if known else (change.delta, change.delta)
     return {
-        "drop": metric.factor * change.delta,
-        "low": metric.factor * low,
-        "high": metric.factor * high,
+        "drop": float(metric.shown(change.delta)),
+        "low": float(metric.shown(low)),
+        "high": float(metric.shown(high)),
         "value": metric.factor * change.value,
         "change_text": metric.change_text(change.delta),
         "interval_text": metric.interval_text(low, high) if known else "none: estimate" if estimated else "unknown",
