@@ -17,6 +17,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import everyday
 
 _KEY = "account.expert"
+_FOR_EXPERTS = re.compile("repair|torch\\.onnx", re.IGNORECASE)
 _OF_PIXELS = re.compile(r", less a mean of [-\d.e+, ]+, over a std of [-\d.e+]+(, [-\d.e+]+)*")
 
 
@@ -44,8 +45,8 @@ def reading_shown(sentences: Iterable[str]) -> list[str]:
 
 
 def notes_shown(notes: Iterable[str]) -> list[str]:
-    """Return the notes on a file without those on its repair, which are for experts."""
-    return [note for note in notes if expert() or "repair" not in note.lower()]
+    """Return the notes on a file or a network without those on its repair or its export, which are for experts."""
+    return [note for note in notes if expert() or not _FOR_EXPERTS.search(note)]
 
 
 def expert_switch() -> None:
