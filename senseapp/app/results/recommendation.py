@@ -76,28 +76,33 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
         chosen = show_answer(record, candidates, result).choice
         if chosen is None and asked.promise is not None and suffice:
             st.markdown(shortfall(list(filter(pays, candidates)), asked.promise))
-    if chosen is None:
-        with get:
-            _original_file(record, asked)
-        return asked
     with get:
-        if asked.goal == "targets" and (schedule := chosen.schedule) is not None:
-            # in the first format that can hold it
-            form = next(each for each in FORMATS.values() if not each.mismatch(schedule) and each.render is not None)
-            offer_file(
-                f"Get the targets ({form.title})",
-                partial(form.write, schedule, result.profile),
-                f"{download_stem(record.spec)}-schedule{form.suffix}",
-                key=f"recommendation.targets.{record.run_id}",
-                type="primary",
-                help="One amount for each layer. Other formats are under Schedule.",
-            )
-        else:
-            file_button(record.run_id, chosen, primary=True)
-    if asked.goal != "targets":
+        answer_button(record, asked, chosen)
+    if asked.goal != "targets" and chosen is not None:
         with attempt:
             try_picture(record.run_id, chosen)
     return asked
+
+
+def answer_button(record: RunRecord, asked: run_guard.Asked, chosen: Candidate | None, *, primary: bool = True) -> None:
+    """Show the button to what a decision says to use: a file, targets, or the original as its runtime's file."""
+    if chosen is None:
+        _original_file(record, asked)
+    elif asked.goal == "targets" and (schedule := chosen.schedule) is not None:
+        if (result := backend.result_of(record.run_id)) is None:
+            return
+        # in the first format that can hold it
+        form = next(each for each in FORMATS.values() if not each.mismatch(schedule) and each.render is not None)
+        offer_file(
+            f"Get the targets ({form.title})",
+            partial(form.write, schedule, result.profile),
+            f"{download_stem(record.spec)}-schedule{form.suffix}",
+            key=f"recommendation.targets.{record.run_id}",
+            type="primary" if primary else "secondary",
+            help="One amount for each layer. Other formats are under Schedule.",
+        )
+    else:
+        file_button(record.run_id, chosen, primary=primary)
 
 
 def _original_file(record: RunRecord, asked: run_guard.Asked) -> None:

@@ -121,21 +121,21 @@ def _extremes(base: alt.Chart, *, dx: int, end: str) -> Any:
     return text.encode(text=alt.Text("extreme:N"))
 
 
-def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Chart:
+def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.LayerChart:
     """Return one bar per row of :func:`senseapp.views.frames.results.schedule_frame`, coloured by the layer's own loss.
 
-    ``largest`` is the end of the axis of amounts, fixed so that bars move and the axis does not.
+    Where a bar has no length, the reason stands in its place. ``largest`` is the end of the axis of amounts, fixed so
+    that bars move and the axis does not.
     """
     scale = alt.Scale(domain=[0, largest], nice=False)
-    bars = alt.Chart(rows).mark_bar(stroke=INK, strokeWidth=0.5)
-    chart = bars.encode(
+    base = alt.Chart(rows).encode(
         y=axes.layer_axis(list(rows["row"])),
         x=alt.X("amount:Q", title=title, axis=axes.top_axis(), scale=scale),
-        color=fragility_colour(),
         tooltip=axes.tooltips(members="Layer", amount_text="Amount", reason="Why", drop_text="Measured alone"),
-        description="description:N",
     )
-    return cast(alt.Chart, chart.properties(**axes.rows_size(len(rows))))
+    bars = base.mark_bar(stroke=INK, strokeWidth=0.5).encode(color=fragility_colour(), description="description:N")
+    words = base.transform_filter("datum.amount === 0").mark_text(align="left", dx=6, fontStyle="italic", aria=False)
+    return alt.LayerChart(layer=[bars, words.encode(text="reason:N")], **axes.rows_size(len(rows)))
 
 
 def pair_step(sides: int) -> int:
