@@ -224,10 +224,18 @@ class Candidate:
         return "" if found is None else found.sentence
 
     @property
+    def is_original(self) -> bool:
+        """Whether it is the uncompressed network itself, as its runtime's file in float."""
+        kept = self.deployment is not None and self.deployment.in_float
+        return self.form == "onnx" and self.schedule is None and not kept
+
+    @property
     def made_of(self) -> str:
         """The contents of the file in words: ``ONNX in 8-bit numbers``, ``PyTorch weights, zeros by the schedule``."""
+        if self.is_original:
+            return f"original as {self.title}"
         parts = [] if self.schedule is None else _effects(self.schedule)
-        inside = " and ".join(_INSIDE.get(part) or f"weights of {_bits_text(part)}" for part in parts)
+        inside = " and ".join(_INSIDE.get(part) or _bits_text(part) for part in parts)
         how = f", {inside} by the schedule".replace(",  by", ", by") if self.schedule is not None else ""
         how += ", weights adapted" if self.reconstruction == "adapted" else ""
         kept = len(self.deployment.in_float) if self.deployment is not None else 0
@@ -327,8 +335,8 @@ _INSIDE = {"pruned": "fewer channels", "sparse": "zeros"}
 
 
 def _bits_text(part: str) -> str:
-    """Return the part of a name as words: ``2-8bit`` as ``2 to 8 bits``."""
-    return f"{part.removesuffix('bit').replace('-', ' to ')} bits"
+    """Return the part of a name as words: ``2-8bit`` as ``2 to 8 bits a weight``."""
+    return f"{part.removesuffix('bit').replace('-', ' to ')} bits a weight"
 
 
 def _effects(schedule: Schedule) -> list[str]:

@@ -72,7 +72,7 @@ def test_the_original_and_the_best_file_come_first(app: AppTest, two_files: str,
     sides = [app.selectbox(key=f"compare.file.{side}") for side in ("first", "second")]
     assert sides[0].options == [
         "demo: ONNX in 8-bit numbers, 4.70 MB",
-        "demo: ONNX in full precision, 5.00 MB",
+        "demo: original as ONNX, 5.00 MB",
         "demo: the original",
     ]
     assert (sides[0].value.split(".")[1], sides[1].value) == ("original", f"{two_files[:8]}.{INT8.file}")
@@ -99,7 +99,7 @@ def test_any_two_files_can_be_chosen_and_the_address_keeps_them(app: AppTest, tw
     open_compare(app, two_files)
     app.selectbox(key="compare.file.first").set_value(f"{two_files[:8]}.{FLOAT.file}").run()
     wait_for_card(app)
-    both = "ONNX in full precision alone is right on 1, ONNX in 8-bit numbers alone on 1"
+    both = "original as ONNX alone is right on 1, ONNX in 8-bit numbers alone on 1"
     assert f"2 of 4 pictures are answered differently: {both}" in texts(app)
     linked = another_app()
     open_page(linked, PAGE, run=[two_files], **{"file-first": in_url(app, "file-first")[0]})

@@ -68,6 +68,7 @@ def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(
     keep(backend, finished_run, original.key, replace(a_file(0, form="onnx"), file="deployed-00000000000000ff.onnx"))
     app.run()
     assert downloads(app)[0].startswith("Get the file that runs (ONNX)")
+    assert "original as ONNX" in texts(app)
     app.button(key=f"recommendation.start.{finished_run}").click().run()
     task = RecommendationTask(run_id=finished_run, promise=PROMISE)
     assert service.work.progress(task).state is RunState.QUEUED

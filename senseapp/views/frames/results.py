@@ -239,7 +239,7 @@ def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usua
     num_params = {layer.name: layer.num_params for layer in result.profile.layers}
     weights = sum(num_params.get(name, 0) for name in entry.members)
     if weights < 0.5 * sum(num_params.values()) / max(1, len(num_params)):  # half of an even share
-        return "little to gain: few weights"
+        return "little to gain (few weights)"
     if loss > 2 * usual:
         return "too fragile"
     return "not needed for the target"
