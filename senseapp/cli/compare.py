@@ -82,7 +82,7 @@ def _report(comparison: Comparison, *, one_run: bool) -> None:
     for label, side in dict(zip(labels, comparison.sides, strict=True)).items():
         print(f"{label}: {provenance_text(side.result)}")
     print(finding(comparison))
-    print(matching_text(comparison))
+    print(matching_text(comparison, METRICS[comparison.metric]))
     moves = moves_frame(comparison)
     if len(moves):
         print()

@@ -200,7 +200,7 @@ class Session:
             environment=_environment(passes, context) | self.sweep.executor.environment(),
             passes=passes,
             seconds=seconds,
-            recorded=self.sweep.baseline.recorded() if any(item.outputs for item in final) else None,
+            recorded=self.sweep.baseline.recorded() if not final or any(item.outputs for item in final) else None,
             reading=reading_of(self.spec, self.model),
         )
 

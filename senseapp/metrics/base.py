@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Moments = Sequence[float]
 Interval = tuple[float, float]
 
+NOTABLE_SHARE = 0.01
+"""One point: of right answers, of unchanged ones, and of divergences that are said in answers."""
 SIGNIFICANCE = 0.05
 """Of every test, and one less the confidence of every interval and bound, unless a person asks for another."""
 
@@ -267,6 +269,12 @@ class Metric(ABC):
         """
         raise NotImplementedError
 
+    def changed_answers(
+        self, recorded: NDArray[np.float64], changes: NDArray[np.float64], num_outputs: int
+    ) -> NDArray[np.float64]:
+        """Return the share of an image's answers, (..., N), that such changes make others; see :meth:`together`."""
+        raise NotImplementedError
+
     # ---- what can be measured and shown
 
     def obstacle(self, *, has_labels: bool, num_classes: int) -> str:
@@ -320,6 +328,17 @@ class Metric(ABC):
         """Shown units for one unit of ``value`` and ``delta``: 100 for shares."""
         return 100.0 if self.value_unit == "%" else 1.0
 
+    def shown(self, delta: Any) -> Any:
+        """Return one or more drops in the unit of axes: in points, or in answers of 100 by :attr:`as_answers`.
+
+        Beyond the last pair, answers grow in proportion: a bar longer than another for a larger drop.
+        """
+        if not self.as_answers:
+            return self.factor * delta
+        deltas, shares = np.transpose(self.as_answers)
+        beyond = np.maximum(1.0, delta / deltas[-1])
+        return 100 * np.minimum(1.0, np.interp(delta, deltas, shares) * beyond)
+
     @property
     def digits(self) -> int:
         """Decimals in text."""
@@ -348,15 +367,22 @@ class Metric(ABC):
     def change_text(self, delta: float) -> str:
         """Return a drop as text, above zero for the worse: ``6.4 points``, ``< 0.001 nats``, ``−0.3 points``."""
         if self.as_answers:
-            number = self._of_hundred(delta)
-            about = "" if number.startswith("over") else "under " if number.startswith("<") else "about "
-            return f"{about}{number.removeprefix('< ')} {self.change_unit}"
+            return f"about {self._of_hundred(delta)} {self.change_unit}".replace("about over", "over").replace(
+                "about <", "under"
+            )
         return f"{number_text(self.factor * delta, digits=self.digits)} {self.change_unit}".strip()
+
+    def shown_text(self, number: float) -> str:
+        """Return a drop in the unit of :meth:`shown` as text."""
+        if not self.as_answers:
+            return self.change_text(number / self.factor)
+        text = number_text(number, digits=1).removesuffix(".0")
+        return f"about {text} {self.change_unit}".replace("about <", "under")
 
     def limit_text(self, delta: float) -> str:
         """Return a drop that somebody allows, as exactly as it was set: ``1 point``, ``0.25 points``, ``0.02``."""
         if self.as_answers:
-            return f"{self._of_hundred(delta)} {self.change_unit}"
+            return f"{number_text(self.shown(delta), digits=1).removesuffix('.0')} {self.change_unit}"
         number = f"{self.factor * delta:.3g}"
         return f"{number} {self.change_unit.removesuffix('s') if number == '1' else self.change_unit}".strip()
 
@@ -367,15 +393,22 @@ class Metric(ABC):
         return " to ".join(number_text(self.factor * end, digits=self.digits) for end in (low, high))
 
     def in_answers(self, known: tuple[tuple[float, float], ...], counted: str) -> Metric:
-        """Return this divergence as how many of 100 ``counted`` ones change with it, by the ``known`` pairs."""
+        """Return this divergence as how many of 100 ``counted`` ones change with it, by the ``known`` pairs.
+
+        One of 100 is what is notable, in every run.
+        """
+        deltas, shares = np.transpose(known)
+        notable = float(np.interp(NOTABLE_SHARE, shares, deltas)) * max(1.0, NOTABLE_SHARE / shares[-1])
         return replace(
             self,
+            notable=notable,
             label=f"Changed {counted}, about",
             change_title=f"Changed {counted}",
             axis_title=f"Of 100 {counted}, about so many change",
             finding=" changes {}",
             help=f"How many of 100 {counted} change where outputs move as far as here, read from this run's "
-            "measurements; the 95 % interval is that of the distance, on the same scale.",
+            "measurements, or expected of its outputs while few are there; the 95 % interval is that of the distance, "
+            "on the same scale.",
             change_unit=f"of 100 {counted}",
             as_answers=known,
         )

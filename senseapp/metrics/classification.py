@@ -141,6 +141,12 @@ class KLDivergence(ClassificationMetric):
         probability /= probability.sum(-1, keepdims=True)
         return np.asarray(np.log((probability * np.exp(changes)).sum(-1)) - (probability * changes).sum(-1))
 
+    def changed_answers(
+        self, recorded: NDArray[np.float64], changes: NDArray[np.float64], num_outputs: int
+    ) -> NDArray[np.float64]:
+        """Return 1 where another class is the likeliest, else 0."""
+        return np.asarray((recorded + changes).argmax(-1) != recorded.argmax(-1), dtype=np.float64)
+
     def largest_estimate(self, num_classes: int) -> float:
         """Return ln(``num_classes``), as much as the original's answers hold."""
         return math.log(num_classes) if num_classes > 1 else math.inf

@@ -108,6 +108,12 @@ class BernoulliDivergence(MultilabelMetric):
         grown = np.logaddexp(0, recorded + changes) - np.logaddexp(0, recorded)
         return np.asarray((grown - changes * probability).sum(-1) / num_outputs)
 
+    def changed_answers(
+        self, recorded: NDArray[np.float64], changes: NDArray[np.float64], num_outputs: int
+    ) -> NDArray[np.float64]:
+        """Return the share of all labels of which the recorded ones change sides."""
+        return np.asarray(((recorded + changes > 0) != (recorded > 0)).sum(-1) / num_outputs)
+
     def largest_estimate(self, num_classes: int) -> float:
         """Return ln 2, as much as the original's answer to a label holds."""
         return math.log(2)

@@ -17,16 +17,16 @@ stricter tolerance never gives a file that loses more.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from senseapp.core.texts import plural
 from senseapp.descriptions.targets import TARGETS, USUAL_TARGET, target_of_file
-from senseapp.metrics import METRICS
+from senseapp.metrics import METRICS, MetricChange
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.records.candidate import SAME_TIME, Candidate, with_one_original
-from senseapp.records.promise import Promise, kept
+from senseapp.records.promise import Promise, largest_loss, verdicts
 from senseapp.records.resolution import unseen_below
 from senseapp.records.spec import Goal
 
@@ -57,6 +57,8 @@ class Decision:
         standings: of every file, by its name; alternatives are other files within the tolerance that are clearly
             smaller or faster than the original (for the goal ``faster``: faster) and that no other one dominates.
         goal, target: that were asked for.
+        promise: to be kept; None where a loss is tolerated as measured.
+        bounds: of the loss of every file on new images, by its name, with the certainty of the promise.
     """
 
     choice: Candidate | None
@@ -64,6 +66,27 @@ class Decision:
     standings: dict[str, Standing]
     goal: Goal
     target: str = USUAL_TARGET
+    promise: Promise | None = None
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+    def loss(self, one: Candidate) -> MetricChange:
+        """Return the loss of a file with its interval or, under a promise, from what was measured to its bound."""
+        bound, delta = self.bounds.get(one.file, math.inf), one.loss.delta
+        if self.promise is None:
+            return one.loss
+        return replace(one.loss, ci_low=delta, ci_high=bound if math.isfinite(bound) else delta)
+
+    def loss_text(self, one: Candidate) -> str:
+        """Return the interval of a file's answers: ``93 to 98``; under a promise the bound of its loss."""
+        if self.promise is None:
+            return one.interval_text
+        bound = self.bounds.get(one.file, math.inf)
+        return largest_loss(one.loss, bound) if math.isfinite(bound) else "no bound"
+
+    def line(self, one: Candidate) -> str:
+        """Return the figures of a file in one line, its loss in the form of :meth:`loss_text`."""
+        sure = f" lost, with {self.promise.certainty}" if self.promise is not None else ""
+        return one.line(self.loss_text(one) + sure)
 
     @property
     def headline(self) -> str:
@@ -72,20 +95,20 @@ class Decision:
         if found is None:
             return "No schedule to take" if self.goal == "targets" else "Keep the original"
         if self.goal != "targets":
-            return found.headline
+            return self.line(found)
         saved = f"{100 * (1 - _bytes_left(found)):.0f} % of the weights' size"
-        return f"Targets that save {saved} · {found.answers_text} ({found.evidence})"
+        return f"Targets that save {saved} · {found.answers_text} ({self.loss_text(found)}; {found.measured_on})"
 
     @property
     def evidence(self) -> str:
-        """What the figures of the headline were measured on, and the bound of the loss; empty without a choice."""
+        """What the figures of the headline were measured on; empty without a choice."""
         found = self.choice
         if found is None:
             return ""
         if self.goal == "targets":
-            return f"Answers measured with these targets in {found.title}. {found.bound_text}".strip()
+            return f"Answers measured with these targets in {found.title}."
         measured = target_of_file(found.runtime.name, self.target).measured if found.runs else ""
-        return " ".join(filter(None, [f"{found.made_of}. Measured: this very file.", found.bound_text, measured]))
+        return " ".join(filter(None, [f"{found.made_of}. Measured: this very file.", measured]))
 
     @property
     def saved(self) -> float | None:
@@ -122,7 +145,8 @@ def decision(
     """
     fits = TARGETS[target].runs
     files = with_one_original(one for one in candidates if not one.runs or fits(one.runtime.name))
-    within = kept(files, promise) if promise is not None else tuple(one for one in files if one.loss.delta <= tolerance)
+    tests = {} if promise is None else verdicts(files, promise)
+    within = tuple(one for one in files if (tests[one.file].holds if tests else one.loss.delta <= tolerance))
 
     def question(compared: tuple[Candidate, ...]) -> _Question:
         few = ""
@@ -155,7 +179,15 @@ def decision(
     if apart := len(files) - len(asked.files):
         was = "was" if apart == 1 else "were"
         reason += f" {plural(apart, 'file')} {was} measured on other images, and not compared."
-    return Decision(choice=choice, reason=reason, standings=standings, goal=goal, target=target)
+    return Decision(
+        choice=choice,
+        reason=reason,
+        standings=standings,
+        goal=goal,
+        target=target,
+        promise=promise,
+        bounds={file: each.bound for file, each in tests.items()},
+    )
 
 
 def _measured_on(one: Candidate) -> tuple[int, bool]:

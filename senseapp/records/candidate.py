@@ -127,10 +127,10 @@ class Candidate:
         if self.runs:
             return self.runtime.opened_by
         if self.form == "small":
-            return "PyTorch, by the lines beside the download"
+            return "PyTorch, unpacked by the lines beside the download: weights only"
         if self.schedule is not None and self.schedule.removes_channels:
-            return "a network with these smaller layers; the ONNX file holds that network itself"
-        return "PyTorch, in a network with the same layers"
+            return "a network with these smaller layers: weights only, the ONNX file holds that network itself"
+        return "PyTorch, in a network with the same layers: weights only"
 
     @property
     def runs(self) -> bool:
@@ -178,9 +178,13 @@ class Candidate:
     @property
     def headline(self) -> str:
         """Size, time and answers in one line: ``18.8 MB → 4.7 MB · 0.55 × the time (…) · 96 of 100 answers …``."""
+        return self.line(self.interval_text)
+
+    def line(self, loss: str) -> str:
+        """Return the headline with the ``loss`` as an interval, or as a bound where one is promised."""
         before, after = bytes_size(self.original.file_bytes), bytes_size(self.figures.file_bytes)
         size = f"{before} → {after}" if before != after else f"{after}, as before"
-        return f"{size} · {self.time_text} · {self.answers_text} ({self.evidence})"
+        return f"{size} · {self.time_text} · {self.answers_text} ({loss}; {self.measured_on})"
 
     @property
     def time_text(self) -> str:
@@ -201,10 +205,10 @@ class Candidate:
         return f"{view.change_inside} {view.change_text(loss.delta)}"
 
     @property
-    def evidence(self) -> str:
-        """``93 to 98; 112 unseen images``."""
+    def measured_on(self) -> str:
+        """``112 unseen images``."""
         where = f"{self.images} unseen" if self.held_out else f"{self.images} of the run's own"
-        return f"{self.interval_text}; {where} {'image' if self.images == 1 else 'images'}"
+        return f"{where} {'image' if self.images == 1 else 'images'}"
 
     @property
     def interval_text(self) -> str:
@@ -220,14 +224,24 @@ class Candidate:
         return "" if found is None else found.sentence
 
     @property
+    def is_original(self) -> bool:
+        """Whether it is the uncompressed network itself, as its runtime's file in float."""
+        kept = self.deployment is not None and self.deployment.in_float
+        return self.form == "onnx" and self.schedule is None and not kept
+
+    @property
     def made_of(self) -> str:
-        """The contents of the file in words: ``ONNX in 8-bit numbers``, ``PyTorch weights, by the schedule``."""
-        how = ", by the schedule" if self.schedule is not None else ""
+        """The contents of the file in words: ``ONNX in 8-bit numbers``, ``PyTorch weights, zeros by the schedule``."""
+        if self.is_original:
+            return f"original as {self.title}"
+        parts = [] if self.schedule is None else _effects(self.schedule)
+        inside = " and ".join(_INSIDE.get(part) or _bits_text(part) for part in parts)
+        how = f", {inside} by the schedule".replace(",  by", ", by") if self.schedule is not None else ""
         how += ", weights adapted" if self.reconstruction == "adapted" else ""
         kept = len(self.deployment.in_float) if self.deployment is not None else 0
         in_float = f", {plural(kept, 'part')} in full precision" if kept and self.form == "mixed" else ""
-        if kept and self.form == "onnx":  # a file of a search for int8 that computes nothing in int8
-            in_float = ", only its weights in 8 bits"
+        if self.form == "onnx":  # with kept ones, a file of a search for int8 that computes nothing in int8
+            in_float = ", only its weights in 8 bits" if kept else "" if "bits" in how else " in full precision"
         return f"{self.title}{in_float}{how}"
 
 
@@ -315,6 +329,14 @@ def network_name(model: ModelSpec) -> str:
     """
     name = PurePath(model.checkpoint.replace("\\", "/")).stem or model.name or _DIGITS
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60].rstrip("-") or "network"
+
+
+_INSIDE = {"pruned": "fewer channels", "sparse": "zeros"}
+
+
+def _bits_text(part: str) -> str:
+    """Return the part of a name as words: ``2-8bit`` as ``2 to 8 bits a weight``."""
+    return f"{part.removesuffix('bit').replace('-', ' to ')} bits a weight"
 
 
 def _effects(schedule: Schedule) -> list[str]:

@@ -16,6 +16,8 @@ from senseapp.tasks.reading import Reading
 
 FILES_ARE_OPEN = "Running the original"
 """The step that begins once both files are open and can be compared."""
+BUSY = "The times were measured while the computer was busy."
+"""Note on a check whose times other programs may have changed."""
 SIMULATED_SECONDS = 600.0
 """That the simulator of a processor may take, where nothing else is asked for."""
 
@@ -251,11 +253,13 @@ class CheckReport:
     @property
     def headline(self) -> str:
         """The verdict in one sentence, with the first reason where it fails."""
+        busy = BUSY if BUSY in self.notes else ""
         if self.holds:
-            return f"Holds: {' '.join(each.sentence for each in self.limits if each.name != 'comparable')}"
+            said = (each.sentence for each in self.limits if each.name != "comparable")
+            return f"Holds: {' '.join((*said, busy))}".strip()
         failed = [each for each in self.limits if not (each.holds or (each.undecided and self.verdict == "Fails"))]
         reasons = " ".join(each.sentence for each in failed)
-        return f"{self.verdict}: {reasons} {self.findings[0] if self.findings else ''}".strip()
+        return f"{self.verdict}: {reasons} {' '.join((*self.findings[:1], busy))}".strip()
 
     @property
     def metric(self) -> str:

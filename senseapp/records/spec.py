@@ -176,7 +176,16 @@ class DataSpec:
         """The name people see."""
         if self.name:
             return f"{self.kind}/{self.name}"
-        return self.kind if not self.path else self.path.rsplit("/", 1)[-1]
+        return upload_title(self.path.rsplit("/", 1)[-1]) or self.kind
+
+
+LOOSE_PICTURES = re.compile(r"([\d,]+) (pictures?|files?)\.zip")
+"""Names of archives that hold what was dropped loose."""
+
+
+def upload_title(file_name: str) -> str:
+    """Return what an upload is called: ``6 pictures`` where people dropped these, else the name of the file."""
+    return file_name.removesuffix(".zip") if LOOSE_PICTURES.fullmatch(file_name) else file_name
 
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")

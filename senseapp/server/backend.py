@@ -21,7 +21,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.goal import makes_files
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server.access import DiskUse, check_run_room, sweep_uploads
 from senseapp.server.checks import CheckObserver, CheckTask, folder_of_checks, sweep_checks
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
@@ -254,7 +254,8 @@ class Backend:
         load, planned = MACHINE_LOAD.slowdown(), list[PlannedStep]()
 
         def plan(head: RunResult, seconds_of_layers: float) -> Sequence[PlannedStep]:
-            planned[:] = self.speeds.run_steps(record.spec, head.profile, head.num_samples, load=load)
+            earlier = self.store.finished_specs(record.owner)
+            planned[:] = self.speeds.run_steps(record.spec, head.profile, head.num_samples, load=load, earlier=earlier)
             layers = StepTitle.LAYERS if seconds_of_layers else ""
             return [replace(each, seconds=seconds_of_layers) if each.title == layers else each for each in planned]
 
@@ -275,7 +276,7 @@ class Backend:
             with during_run(record.run_id):
                 word = "Run" if isinstance(task, Measurement) else type(task).__name__
                 _log.info("%s of %s begins", word, record.spec.model.title)
-                control.plan(self._first_plan(record.spec, task, context.folder, load))
+                control.plan(self._first_plan(record, task, context.folder, load))
                 self._carry_out(task, context, device=record.spec.sensitivity.device)
                 if isinstance(task, Measurement):
                     result = context.folder.load_result()
@@ -289,16 +290,17 @@ class Backend:
             with suppress(StorageFailed):  # less important than the error that ended the job
                 self.store.update_size(record.run_id)
 
-    def _first_plan(self, spec: RunSpec, task: RunTask, folder: RunFolder, load: float) -> Sequence[PlannedStep]:
+    def _first_plan(self, record: RunRecord, task: RunTask, folder: RunFolder, load: float) -> Sequence[PlannedStep]:
         """Return the steps of a job before its model is loaded; none for work that is not planned, or not yet."""
         if isinstance(task, RecommendationTask | DeliverTask):
             schedule = isinstance(task, RecommendationTask)
             return self.speeds.task_steps(folder.load_result(), with_schedule=schedule, load=load)
+        spec, earlier = record.spec, self.store.finished_specs(record.owner)
         count = num_images(spec, self.image_counts)
         is_known = self.speeds.known and self.cards.knows(spec.model)
         if not isinstance(task, Measurement) or count is None or not is_known:
             return ()
-        return self.speeds.run_steps(spec, self.cards.card(spec.model).profile, count, load=load)
+        return self.speeds.run_steps(spec, self.cards.card(spec.model).profile, count, load=load, earlier=earlier)
 
     def _follow(self, record: RunRecord, result: RunResult, context: TaskContext) -> None:
         """Make what follows a run, as a part of it; Unfinished where it fails, as the run without it is complete."""

@@ -155,7 +155,10 @@ class Inputs(Uploads):
         if count is None or not self.machine_timed:
             return None
         load, card = MACHINE_LOAD.slowdown(), self.model_card(spec.model)
-        return sum(step.seconds for step in self._backend.speeds.run_steps(spec, card, count, load=load))
+        earlier = self._backend.store.finished_specs(self._owner)
+        return sum(
+            step.seconds for step in self._backend.speeds.run_steps(spec, card, count, load=load, earlier=earlier)
+        )
 
     def known_time(self, spec: RunSpec) -> float | None:
         """Return :meth:`estimate_time` where it is known without loading the model, else None."""

@@ -76,7 +76,7 @@ def headline(result: RunResult) -> str:
         nothing = _nothing_seen(result, level, metric, visible, counted(every))
         return nothing + _first_stronger_loss(result, level, metric)
     some, few = f"{intact} of {counted(every)}", unseen_below(result.num_samples, everyday(result, metric), visible)
-    if visible > METRICS[metric].notable:
+    if visible > everyday(result, metric).notable:
         return f"Most fragile: {drop}. Too few images to say for {some}: {few}."
     lose = "lose" if intact != 1 else "loses"
     return f"Most fragile: {drop}. {some} {lose} nothing measurable{_seen(result, metric, visible)}."
@@ -85,7 +85,7 @@ def headline(result: RunResult) -> str:
 def _open(result: RunResult, metric: str, measured: Sequence[tuple[LayerMeasurement, MetricChange]]) -> str:
     """Return for how many of the layers the images leave open if the loss is tolerable, as a clause; empty for none."""
     low, delta, high = np.array([(found.ci_low, found.delta, found.ci_high) for _, found in measured]).T
-    few = int(cannot_tell(low, delta, high, METRICS[metric].notable).sum())
+    few = int(cannot_tell(low, delta, high, everyday(result, metric).notable).sum())
     if not few:
         return ""
     every = counted([item.members for item, _ in measured])
@@ -95,7 +95,7 @@ def _open(result: RunResult, metric: str, measured: Sequence[tuple[LayerMeasurem
 def _nothing_seen(result: RunResult, level: float, metric: str, visible: float, every: str) -> str:
     """Return the sentence for the case that no layer of ``every`` ("23 layers") loses significantly."""
     at, layers = result.compression.scale.text(level), f"{every} measured"
-    if visible <= METRICS[metric].notable:
+    if visible <= everyday(result, metric).notable:
         return f"No layer loses anything measurable at {at} ({layers}){_seen(result, metric, visible)}."
     finer = divergence_among(result.shown_metrics)
     instead = f", or look at {everyday(result, finer).change_inside}" if finer and finer != metric else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from senseapp.records.spec import (
     REPAIR_IMAGES,
     DataSpec,
     RunSpec,
+    SensitivitySpec,
 )
 from senseapp.server.job_progress import PlannedStep
 from senseapp.server.machine import MachineSpeed
@@ -186,6 +187,22 @@ def kind_of(spec: RunSpec) -> str:
     return "|".join((spec.model.title, settings.compression.kind, settings.mode, settings.precision, settings.device))
 
 
+def _made_before(spec: RunSpec, earlier: Iterable[RunSpec]) -> tuple[bool, bool]:
+    """Return whether runs on the same images have made the first file of a run, and measured all that it measures."""
+
+    def images(one: RunSpec) -> tuple[object, ...]:
+        return one.model, one.data.kind, one.data.name, one.data.path, one.sensitivity.num_samples, one.sensitivity.seed
+
+    def measured(one: SensitivitySpec) -> bool:
+        wanted = spec.sensitivity
+        is_alike = one.compression == wanted.compression and set(wanted.levels) <= set(one.levels)
+        return is_alike and replace(one, levels=wanted.levels, metric=wanted.metric) == wanted
+
+    known = [each for each in earlier if images(each) == images(spec) and each.sensitivity.mode == "exact"]
+    has_file = any(makes_files(each.goal) and each.target == spec.target for each in known)
+    return has_file, any(measured(each.sensitivity) for each in known)
+
+
 class RuntimePredictor:
     """Predicts the steps of runs and of what follows them, and learns from finished runs.
 
@@ -221,13 +238,19 @@ class RuntimePredictor:
                 for title, seconds in job.items()
             )
 
-    def run_steps(self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float) -> tuple[PlannedStep, ...]:
-        """Return the steps of a run on so many ``images`` up to its files; ``load`` is a slowdown."""
+    def run_steps(
+        self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float, earlier: Iterable[RunSpec] = ()
+    ) -> tuple[PlannedStep, ...]:
+        """Return the steps of a run on so many ``images`` up to its files; ``load`` is a slowdown.
+
+        What finished ``earlier`` runs of the same owner have made is not made again: such steps take no time.
+        """
         work, follows = self._workload(spec, profile, images), self.follows(spec, profile, images)
-        jobs = [work.run()]
+        has_file, has_layers = _made_before(spec, earlier)
+        *before, (last, layers) = work.run().items()
+        jobs: list[Seconds] = [dict(before), {last: layers * (not has_layers)}]
         if follows != "nothing" and makes_files(spec.goal):
-            *before, (last, layers) = jobs[0].items()
-            jobs = [dict(before), work.file(), {last: layers}]
+            jobs.insert(1, {title: seconds * (not has_file) for title, seconds in work.file().items()})
         if follows == "schedule":
             jobs.append(work.schedule())
         return self.steps(jobs, kind=kind_of(spec), load=load)

@@ -110,6 +110,10 @@ class RunStore:
             map(record_of, self._database.rows(f"{SELECT_RUNS} WHERE owner = ? ORDER BY sequence DESC", viewer))
         )
 
+    def finished_specs(self, viewer: str) -> Sequence[RunSpec]:
+        """Return the settings of this viewer's finished runs, whose results others of them use."""
+        return [record.spec for record in self.list(viewer) if record.state is RunState.DONE]
+
     def reads_upload(self, name: str) -> bool:
         """Return whether the settings of any run, whoever owns it, name the upload whose folder is ``name``."""
         specs = "SELECT spec FROM runs UNION ALL SELECT spec FROM deleted_runs"

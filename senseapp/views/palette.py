@@ -62,7 +62,7 @@ def row_bands(rows: pd.DataFrame, metric: Metric) -> pd.Series:
     ``drop``, ``low`` and ``high`` are in display units; an estimate's ``low`` and ``high`` are its drop.
     """
     low, drop, high = (rows[name].to_numpy(dtype=float) for name in ("low", "drop", "high"))
-    found = band_of(low, drop, high, metric.factor * metric.notable)
+    found = band_of(low, drop, high, metric.shown(metric.notable))
     return pd.Series(np.where(found < 0, CANNOT_TELL, found), index=rows.index, dtype="int64")
 
 
@@ -76,8 +76,7 @@ def fragility_colour() -> alt.Color:
 
 def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
     """Return the meaning of the colours, the most robust first."""
-    losses = (metric.limit_text(metric.notable * step).removeprefix("over ") for step in FRAGILITY_STEPS[1:])
-    ends = [loss.split(" ")[0] for loss in losses]
+    ends = [f"{metric.shown(metric.notable) * step:.3g}" for step in FRAGILITY_STEPS[1:]]
     limit = metric.limit_text(metric.notable) + ", hardly shows" * (metric.divergence and not metric.change_unit)
     texts = [
         f"Up to {limit} change" if metric.as_answers else f"{metric.change_title} up to {limit}",

@@ -258,7 +258,9 @@ def test_loose_pictures_become_one_archive(analyze: AppTest, service: Service, t
     files = {name: png(place) for place, name in enumerate(("a/x.png", "b/x.png", "y.PNG"))}
     send(analyze, files)
     assert not analyze.error
-    assert kept_files(tmp_path / "home") == ["pictures.zip"]  # none of the parts is left
+    assert kept_files(tmp_path / "home") == ["3 pictures.zip"]  # none of the parts is left
+    assert ":material/description: `3 pictures`" in [text.value for text in analyze.markdown]
+    assert "3 pictures" in next(text.value for text in analyze.markdown if text.value.startswith("**Images**"))
     analyze.button(key="analyze.run").click().run()
     data = started(service).data
     assert data.kind == "archive"

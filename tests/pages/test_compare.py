@@ -96,12 +96,24 @@ def test_a_run_for_targets_offers_no_file_of_weights(app: AppTest, service: Serv
     ]  # of the other run: the place of a button without a file
 
 
+def test_all_files_are_judged_by_what_may_be_lost_in_the_first_run(app, backend: Backend, pair: list[str]) -> None:
+    for run_id in pair:
+        found = Delivery(candidates=(a_candidate("int8", metric="top1", lost=0.004),))
+        backend.store.folder(run_id).save("first", found)
+    open_page(app, "pages/results.py", run=pair[0], tolerated="0.2")
+    open_compare(app, *pair)
+    assert texts(app).count("was measured to lose at most 0.2 points") == 2
+    assert "All by what may be lost in A" in texts(app)
+    makers = [each.key for each in app.button if each.label == "Make the original's file (ONNX)"]
+    assert makers == [f"recommendation.original.{run_id}" for run_id in pair]  # both say to keep it
+
+
 def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, pair: list[str]) -> None:
     names = [f"level-{run[:8]}" for run in pair]
     open_compare(app, *pair, **dict(zip(names, ("0.25", "2.0"), strict=True)), metric="kl")
     first, second = (app.button_group(key=f"{name}.compare") for name in names)
     assert (first.value, second.value) == (0.25, 2.0)
-    assert "Harm" in texts(app)
+    assert "Changed answers, about · 6 layers" in texts(app)
     second.set_value(8.0).run()
     assert [in_url(app, name) for name in names] == [["0.25"], ["8.0"]]
     app.selectbox(key="metric.compare").set_value("agreement").run()

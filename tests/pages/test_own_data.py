@@ -142,7 +142,7 @@ def test_files_that_come_alone_ask_for_their_pictures(app: AppTest, tmp_path: Pa
     assert "truth.csv came without pictures. Add the pictures" in app.info[0].value
     assert app.button(key="analyze.run").disabled
     assert app.button(key="analyze.run").help.startswith("truth.csv came without pictures")
-    assert [path.name for path in (tmp_path / "home" / "uploads").rglob("*") if path.is_file()] == ["pictures.zip"]
+    assert [path.name for path in (tmp_path / "home" / "uploads").rglob("*") if path.is_file()] == ["1 file.zip"]
 
 
 def test_no_time_is_said_before_images_and_input_are_known(app: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_of_many_layers_those_that_lose_most_are_shown(app: AppTest, service, ba
     open_page(app, PAGE, run=run_id, screen="2")
     rows = json.loads(app.get("vega_lite_chart")[0].proto.spec)["layer"][0]["encoding"]["y"]["scale"]["domain"]
     assert len(rows) == 3
-    assert app.title[0].value == "1 of 6 layers change more than 2 of 100 answers at 50 %"
+    assert app.title[0].value == "1 of 6 layers change more than 1 of 100 answers at 50 %"
     assert not any(each.value.startswith("#") for each in app.markdown)  # one title
 
 

@@ -128,6 +128,7 @@ def test_spared_layers_are_named_with_the_reason_and_the_trade_off_shows_every_m
     rows = shown_layers(schedule)
     assert rows.loc["layer2.0.conv1", "reason"] == "too fragile"
     assert all(rows.loc[rows["amount"] == 0, "reason"])
+    assert "Too fragile: layer2.0.conv1." in texts(schedule)
     chart = next(spec for spec in specs(schedule) if PROPORTIONAL in spec)
     assert OURS in chart
     assert UNIFORM in chart

@@ -132,7 +132,7 @@ _FILES = LooseFiles(
     suffixes=PICTURE_SUFFIXES | _ANNOTATIONS | {".zip"},
     most=300,
     words="pictures, zips of them, and tables, annotations or masks",
-    archive="pictures.zip",
+    counted=PICTURE_SUFFIXES,
     main=(".zip",),
     grows=True,
 )

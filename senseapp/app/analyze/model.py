@@ -10,7 +10,7 @@ from senseapp.app.analyze.blocks import DEMOS, choose_one
 from senseapp.app.analyze.checkpoint import SOURCE_KEY, choose_checkpoint, search_architecture
 from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
 from senseapp.app.common import backend
-from senseapp.app.common.expert import expert
+from senseapp.app.common.expert import expert, notes_shown
 from senseapp.app.common.notices import answer_or_wait, show_notes
 from senseapp.app.common.state import filled, kept, restart_with, session
 from senseapp.app.common.tables import figures_row
@@ -164,7 +164,6 @@ def _show(profile: ModelProfile, task: Task) -> None:
     figures = {
         "Parameters": fmt.count(profile.num_params),
         **({"Multiplications": fmt.count(profile.macs)} if expert() else {}),
-        "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
         task.output_title: str(profile.num_classes),
@@ -173,11 +172,10 @@ def _show(profile: ModelProfile, task: Task) -> None:
         "Parameters": "Numbers that the network has learned.",
         "Multiplications": "Multiply-accumulates for one image, of the whole network; its layers do "
         f"{fmt.count(profile.layer_macs)} of them.",
-        "Size in memory": "Of all weights and buffers as they are loaded; a checkpoint is about as large.",
         "Layers": "Layers that can be compressed: convolutions and linear layers.",
         "Input": "Channels × height × width.",
     }
     figures_row(figures, helps=helps, key="model_card")
-    show_notes(profile.notes)
+    show_notes(notes_shown(profile.notes))
     if not profile.pretrained:
         st.caption(md(":material/warning: The weights are random: layer costs are right, sensitivities mean little."))

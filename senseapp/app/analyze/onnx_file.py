@@ -8,6 +8,7 @@ import streamlit as st
 
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
+from senseapp.app.common.expert import notes_shown
 from senseapp.app.common.notices import answer_or_wait, show_notes
 from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
@@ -35,9 +36,8 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         "ONNX file: a network with its weights, as most programs write it",
         purpose="onnx",
         types=_TYPES,
-        help_text="One file with the network and its weights, as torch.onnx.export, tf2onnx and others write it. Where "
-        "the weights are in a file beside it (model.onnx.data), choose both together, or a zip of both. They are read "
-        "as data: no code in them is run.",
+        help_text="One file with the network and its weights. Where the weights are in a file beside it "
+        "(model.onnx.data), choose both together, or a zip of both. They are read as data: no code in them is run.",
         loose=_WITH_WEIGHTS,
     )
     if path is None:
@@ -81,7 +81,7 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         return None
     st.markdown(_found(report))
     if report.problem:
-        show_notes(report.notes)  # else they are on the card of the model
+        show_notes(notes_shown(report.notes))  # else they are on the card of the model
         st.warning(report.problem, icon=":material/help:")
         return None
     return model

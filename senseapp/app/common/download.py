@@ -102,7 +102,7 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
         show_notes([error])
         return
     primary_label = f"Get the file that runs ({candidate.runtime.file_title.removesuffix(' file')})"
-    label = primary_label if primary and candidate.runs else f"Get the {candidate.title}"
+    label = primary_label if primary and candidate.runs else f"Get the {candidate.made_of}"
     offer_file(
         f"{label}, {fmt.bytes_size(candidate.figures.file_bytes)}",
         partial(owned.work.candidate_file, run_id, candidate),

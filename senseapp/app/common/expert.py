@@ -12,10 +12,12 @@ from senseapp.app.common.state import session
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, Metric
+from senseapp.records.comparison import Side
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import everyday
 
 _KEY = "account.expert"
+_FOR_EXPERTS = re.compile("repair|torch\\.onnx", re.IGNORECASE)
 _OF_PIXELS = re.compile(r", less a mean of [-\d.e+, ]+, over a std of [-\d.e+]+(, [-\d.e+]+)*")
 
 
@@ -43,8 +45,8 @@ def reading_shown(sentences: Iterable[str]) -> list[str]:
 
 
 def notes_shown(notes: Iterable[str]) -> list[str]:
-    """Return the notes on a file without those on its repair, which are for experts."""
-    return [note for note in notes if expert() or "repair" not in note.lower()]
+    """Return the notes on a file or a network without those on its repair or its export, which are for experts."""
+    return [note for note in notes if expert() or not _FOR_EXPERTS.search(note)]
 
 
 def expert_switch() -> None:
@@ -61,14 +63,19 @@ def metric_shown(name: str, result: RunResult | None = None) -> Metric:
     return METRICS[name] if result is None else everyday(result, name)
 
 
+def metrics_shown(name: str, sides: Sequence[Side]) -> list[Metric]:
+    """Return the metric in the words of each side: in answers where all can be said so, with what each run measured."""
+    shown = [metric_shown(name, side.result) for side in sides]
+    return shown if len({each.axis for each in shown}) == 1 else [metric_shown(name)] * len(shown)
+
+
 def metrics_offered(names: Sequence[str], usual: str) -> list[str]:
     """Return those of ``names`` to choose from: without *Expert* the everyday ones, and the ``usual`` one."""
     return [name for name in names if name == usual or METRICS[name].is_everyday or expert()]
 
 
-def metric_help(names: Sequence[str], result: RunResult | None = None) -> Markdown:
+def metric_help(shown: Sequence[Metric]) -> Markdown:
     """Return what each of the metrics to choose from says."""
-    shown = [metric_shown(name, result) for name in names]
     return md("\n").join(md("- **{}**: {}", each.label, each.help) for each in shown)
 
 

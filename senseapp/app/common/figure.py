@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.expert import reading_shown
+from senseapp.app.common.expert import notes_shown, reading_shown
 from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick, session
 from senseapp.compat.altair_internals import show_unchecked
@@ -234,7 +234,7 @@ _ABOUT_FIGURES = md(
 
 def provenance(result: RunResult, *, about: str = "", pictures: Callable[[], None] | None = None) -> None:
     """Show the line, ``about`` the run on its tooltip, how it was read, with ``pictures``, and the notes on the run."""
-    notes = notes_of(result)
+    notes = notes_shown(notes_of(result))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(
             provenance_line(result),

@@ -305,9 +305,9 @@ def choose_promise(run_id: str, metric: str, allowed: float, *, page: str) -> Pr
     is_promised = st.toggle(
         f"Promise it with {certainty_text(CONFIDENCE)}",
         **bound(run_id, "promised", SWITCH, False, key=f"{page}.promised.{run_id}"),
-        help="Only files are offered whose loss on new images is shown to be within this: the upper bound on unseen "
-        "images decides, which chose nothing, with every file that was tried on them accounted for. Takes more images "
-        "than a tolerated loss does.",
+        help="Only files are recommended whose loss on new images is shown to be within this: the upper bound on "
+        "unseen images decides, which chose nothing, with every file that was tried on them accounted for. Takes more "
+        "images than a tolerated loss does.",
     )
     return Promise(most=allowed) if is_promised else None
 

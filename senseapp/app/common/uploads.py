@@ -19,7 +19,8 @@ from senseapp.compat.streamlit_internals import free_upload, session_id
 from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
 from senseapp.core.files import storage_errors
 from senseapp.core.markdown import code, md
-from senseapp.core.texts import distinct, listed
+from senseapp.core.texts import distinct, listed, plural
+from senseapp.records.spec import LOOSE_PICTURES, upload_title
 from senseapp.server.access import UploadPurpose
 from senseapp.server.settings import ServerSettings
 
@@ -36,16 +37,16 @@ class LooseFiles:
         suffixes: of such files, with their dots.
         most: the largest number of them.
         words: what they are called: ``pictures``.
-        archive: what the archive is called where no file of ``main`` gives its name; else the name of the first file.
         main: suffixes of the file that gives the archive its name.
+        counted: suffixes of files whose number is its name where there is no such file; else it is that of the first.
         grows: whether one such file becomes an archive too, and more can be added later.
     """
 
     suffixes: frozenset[str]
     most: int
     words: str
-    archive: str = ""
     main: tuple[str, ...] = ()
+    counted: frozenset[str] = frozenset()
     grows: bool = False
 
 
@@ -199,9 +200,7 @@ def _packed(uploaded: list[UploadedFile], loose: LooseFiles, held: Path | None) 
     new = list(map(store_upload, uploaded))
     parts = new if held is None else [held, *new]
     try:
-        names = [path.name for path in parts]
-        first = next((name for name in names if suffix_of(name) in loose.main), loose.archive or names[0])
-        packed = _named(zip_files(backend.service(), parts), f"{Path(first).stem}.zip")
+        packed = _named(zip_files(backend.service(), parts), _archive_name([path.name for path in parts], loose))
     except SenseError:
         parts = new  # what was there before stays
         raise
@@ -209,6 +208,17 @@ def _packed(uploaded: list[UploadedFile], loose: LooseFiles, held: Path | None) 
         for part in parts:
             backend.service().inputs.discard_upload(part)
     return packed
+
+
+def _archive_name(names: list[str], loose: LooseFiles) -> str:
+    """Return the name of an archive of files of these ``names``: ``6 pictures.zip``."""
+    own = {name: int(known[1].replace(",", "")) for name in names if (known := LOOSE_PICTURES.fullmatch(name))}
+    main = next((name for name in names if suffix_of(name) in loose.main and name not in own), "")
+    if main or not loose.counted:
+        return f"{Path(main or names[0]).stem}.zip"
+    pictures = sum(own[name] for name in own if "picture" in name)
+    pictures += sum(suffix_of(name) in loose.counted for name in names)
+    return f"{plural(pictures, 'picture') if pictures else plural(len(names), 'file')}.zip"
 
 
 def _named(path: Path, name: str) -> Path:
@@ -222,7 +232,7 @@ def _named(path: Path, name: str) -> Path:
 
 def _show_held(path: Path, purpose: UploadPurpose) -> None:
     row = st.container(horizontal=True, vertical_alignment="center")
-    row.markdown(md(":material/description: {}", code(path.name)), width="content")
+    row.markdown(md(":material/description: {}", code(upload_title(path.name))), width="content")
     if row.button("Choose another file", key=f"analyze.{purpose}.replace", type="tertiary"):
         recent = session().recent.setdefault(purpose, [])
         recent[:] = [path, *(each for each in recent if each != path)]
@@ -242,7 +252,7 @@ def _offer_recent(purpose: UploadPurpose) -> None:
     offered = {service.inputs.upload_name(str(path)): path for path in paths if path.is_file()}
     if not offered:
         return
-    labels = distinct({name: name.partition("/")[2] for name in list(offered)[:20]})
+    labels = distinct({name: upload_title(name.partition("/")[2]) for name in list(offered)[:20]})
     key = f"analyze.{purpose}.again"
 
     def choose_again() -> None:

@@ -7,7 +7,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import choose
-from senseapp.app.common.expert import metric_help, metric_shown, metrics_offered
+from senseapp.app.common.expert import metric_help, metrics_offered, metrics_shown
 from senseapp.app.common.figure import show_caveat
 from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.run_guard import run_labels, run_line
@@ -130,15 +130,7 @@ def choose_metric(sides: Sequence[Side]) -> Metric | None:
         return None
     preferred = (sides[0].result.metric, divergence_among(names), names[0])
     usual = next(name for name in preferred if name in names)
-    names = [*metrics_offered(names, usual)]
-    return metric_shown(
-        choose(
-            "Metric",
-            {name: metric_shown(name).label for name in names},
-            usual,
-            "compare",
-            "metric",
-            is_list=True,
-            help=metric_help(names),
-        )
-    )
+    shown = {name: metrics_shown(name, sides)[0] for name in metrics_offered(names, usual)}
+    labels = {name: each.label for name, each in shown.items()}
+    about = metric_help([*shown.values()])
+    return shown[choose("Metric", labels, usual, "compare", "metric", is_list=True, help=about)]

@@ -1,7 +1,7 @@
 """A comparison of runs: their files, pictures answered differently, the finding in one sentence, bars in pairs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -11,16 +11,17 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, choose, named
-from senseapp.app.common.download import file_button
-from senseapp.app.common.expert import metric_shown
+from senseapp.app.common.expert import metrics_shown
 from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import answer_or_wait, complain
-from senseapp.app.common.run_guard import decided
+from senseapp.app.common.run_guard import Asked, asked_of
 from senseapp.app.common.state import drop_pick, picked_layer, session
 from senseapp.app.common.tables import text_table
+from senseapp.app.results.recommendation import answer_button
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.core.texts import distinct
+from senseapp.metrics import Metric
 from senseapp.records.answers import LabelledAnswer, differences
 from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import Comparison
@@ -60,7 +61,7 @@ def with_side(side: str, title: str) -> str:
 @st.fragment
 def files_view(records: Sequence[RunRecord]) -> None:
     """Show the measured files of the runs as a choice: what each still answers against its size or its time."""
-    parts, originals, known, without = [], [], [], []
+    known, without = list[tuple[str, RunRecord, tuple[Candidate, ...]]](), list[str]()
     for place, record in enumerate(records):
         try:
             candidates = backend.service().work.candidates(record.run_id)
@@ -68,14 +69,10 @@ def files_view(records: Sequence[RunRecord]) -> None:
             complain(str(error))
             continue
         side = letter(place) if len(records) > 1 else ""
-        if not candidates:
-            without.append(with_side(side, record.title))
-        else:
+        if candidates:
             known.append((side, record, candidates))
-            name = with_side(side, record.title)
-            answer = decided(record, candidates)
-            parts.append(file_frames.candidates_frame(answer.compared(candidates), answer, run=name))
-            originals.append(file_frames.original_row(answer.compared(candidates), run=name))
+        else:
+            without.append(with_side(side, record.title))
     if not known:
         st.caption("None of these runs has a measured file yet. Results makes files, or offers to.")
         return
@@ -87,6 +84,13 @@ def files_view(records: Sequence[RunRecord]) -> None:
         _best_files(known)
         return
     shown = choose("Against", (_SIZE, _TIME), _SIZE, "compare", "against", label_visibility="collapsed")
+    parts, originals = [], []
+    for side, record, candidates in known:
+        answer, name = _asked(known, record).decide(candidates), with_side(side, record.title)
+        parts.append(file_frames.candidates_frame(answer.compared(candidates), answer, run=name))
+        originals.append(file_frames.original_row(answer.compared(candidates), run=name))
+    if len(known) > 1:
+        st.caption(md("All by what may be lost in {}, as its page Results has it.", known[0][0]))
     rows = pd.concat(parts, ignore_index=True)
     figure(
         "Which file to take?",
@@ -98,7 +102,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
         ).properties(height=300 + 24 * len(known)),  # pixels; a line of the legend for each run
         alt_text="; ".join(rows["run"] + ": " + rows["description"]),
         key="compare.files",
-        reading="Each dot is a measured file with its 95 % interval; pale: not worth taking; crosses: the originals.",
+        reading="Dots: measured files with interval or bound; pale: not worth taking; crosses: the originals.",
         data=rows,
     )
     _best_files(known)
@@ -107,11 +111,19 @@ def files_view(records: Sequence[RunRecord]) -> None:
 
 def _best_files(known: KnownFiles) -> None:
     for side, record, candidates in known:
-        answer = decided(record, candidates)
+        asked = _asked(known, record)
+        answer = asked.decide(candidates)
         with st.container(horizontal=True, vertical_alignment="center"):
             st.markdown(md("**{}**: {}. {}", with_side(side, record.title), answer.headline, answer.reason))
-            if answer.choice is not None and answer.goal != "targets":  # Results hands out targets
-                file_button(record.run_id, answer.choice, key="compare.get")
+            answer_button(record, asked, answer.choice, primary=False)
+
+
+def _asked(known: KnownFiles, record: RunRecord) -> Asked:
+    """Return what is asked of a run: its own goal, and what may be lost in the first one where that is judged alike."""
+    (_, first, files), *_ = known
+    metric = next(files[0].metric for _, each, files in known if each is record)
+    own, held = asked_of(record, metric), asked_of(first, files[0].metric)
+    return replace(own, tolerance=held.tolerance, promise=held.promise) if metric == files[0].metric else own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +190,7 @@ def _choose(known: KnownFiles) -> list[_Choice]:
     best = []
     for side, record, files in known:
         choose = partial(_Choice, side=side, record=record, files=files)
-        best.append(choose(file=decided(record, files).choice or files[0]))
+        best.append(choose(file=_asked(known, record).decide(files).choice or files[0]))
         by_text |= {each.text: each for each in (choose(file=file) for file in (*files, None))}
     usual = best[:2] if len(best) > 1 else [[*by_text.values()][-1], best[0]]
     form, labels = named({text: text for text in by_text}), distinct({key: each.label for key, each in by_text.items()})
@@ -228,14 +240,15 @@ def _show(record: RunRecord, names: Sequence[str], first: _Answers, second: _Ans
 @st.fragment
 def comparison_view(comparison: Comparison) -> None:
     """Show what each layer loses in each run; a click answers without running the rest of the page again."""
+    views = metrics_shown(comparison.metric, comparison.sides)
     st.markdown(md("## {}", finding(comparison)))
     st.caption(
-        matching_text(comparison),
+        matching_text(comparison, views[0]),
         help="1 is the same order, 0 no relation, −1 the opposite order (Spearman). Layers are matched by name; "
         "those that are compressed together in every run count once.",
     )
     if comparison.layers:
-        _bars(comparison)
+        _bars(comparison, views)
     rows = unmatched_frame(comparison)
     if not rows.empty:
         heads = ["Layer", *(f"In {letter(side)}" for side in range(len(comparison.sides)))]
@@ -245,9 +258,9 @@ def comparison_view(comparison: Comparison) -> None:
             text_table(heads, rows.to_numpy(), alt_text=alt_text, key="compare.unmatched")
 
 
-def _bars(comparison: Comparison) -> None:
-    rows, labels = pair_frame(comparison), side_labels(comparison.sides)
-    metric, layer = metric_shown(comparison.metric), picked_layer(_PICKS)
+def _bars(comparison: Comparison, views: Sequence[Metric]) -> None:
+    rows, labels = pair_frame(comparison, views), side_labels(comparison.sides)
+    metric, layer = views[0], picked_layer(_PICKS)
     picked = layer if any(layer == known.layer for known in comparison.layers) else ""
     figure(
         "What does each layer lose in each run?",

@@ -18,7 +18,6 @@ from senseapp.core.markdown import md
 from senseapp.records.spec import without_folders
 from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import can_be_distiller_csv, write_distiller_csv
-from senseapp.views.charts.axes import answer_ticks
 from senseapp.views.charts.layers import drop_domain, marked, sensitivity_bars
 from senseapp.views.charts.levels import curve_rows, sensitivity_curves, sensitivity_heatmap
 from senseapp.views.frames.results import counted_rows, layer_rewards
@@ -190,7 +189,6 @@ def curves_tab(view: RunView) -> None:
                 all_layers=list(dict.fromkeys(every["row"])),
                 x_title=scale.axis,
                 y_title=metric.axis,
-                ticks=answer_ticks(metric),
                 picked=view.picked_row,
                 falling=scale.stronger_is_lower,
                 height=460,

@@ -92,7 +92,7 @@ def _answer(record: RunRecord, result: RunResult) -> None:
 def _bars(view: RunView) -> None:
     """Draw the most fragile layers, under how many lose more than people mind at the level shown."""
     known, metric = view.rows["drop"].dropna(), view.metric
-    fragile = int((known > metric.factor * metric.notable).sum())
+    fragile = int((known > metric.shown(metric.notable)).sum())
     total, least = fmt.plural(len(known), view.target_noun), metric.limit_text(metric.notable)
     more = f"change more than {least}" if metric.as_answers else f"with {metric.change_inside} above {least}"
     title = f"{fragile or 'None'} of {total} {more} at {view.level_text}"

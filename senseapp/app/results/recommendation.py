@@ -19,23 +19,25 @@ from senseapp.app.results.layers import READING, bars_figure
 from senseapp.app.results.trials import device_report, try_picture
 from senseapp.app.results.view import layers_are_open, usual_view
 from senseapp.core.markdown import md
+from senseapp.descriptions.targets import TARGETS
 from senseapp.formats.registry import FORMATS
 from senseapp.metrics import METRICS
-from senseapp.prove.decision import Decision
+from senseapp.prove.decision import Decision, pays
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
+from senseapp.records.deployment import DeploySettings
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.resolution import baseline_warning
-from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
+from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
 from senseapp.server.leaderboard import headline
 from senseapp.views.charts.layers import marked
 from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
 from senseapp.views.frames import files
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import INTERVAL_OR_BOUND, caveat_of, download_stem, markdown_table
+from senseapp.views.words.wording import caveat_of, download_stem, markdown_table
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 _MOST_BARS = 9  # rows of the one chart
@@ -73,27 +75,51 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
     with place:
         chosen = show_answer(record, candidates, result).choice
         if chosen is None and asked.promise is not None and suffice:
-            st.markdown(shortfall(candidates, asked.promise))
-    if chosen is None:
-        return asked
+            st.markdown(shortfall(list(filter(pays, candidates)), asked.promise))
     with get:
-        if asked.goal == "targets" and (schedule := chosen.schedule) is not None:
-            # in the first format that can hold it
-            form = next(each for each in FORMATS.values() if not each.mismatch(schedule) and each.render is not None)
-            offer_file(
-                f"Get the targets ({form.title})",
-                partial(form.write, schedule, result.profile),
-                f"{download_stem(record.spec)}-schedule{form.suffix}",
-                key=f"recommendation.targets.{record.run_id}",
-                type="primary",
-                help="One amount for each layer. Other formats are under Schedule.",
-            )
-        else:
-            file_button(record.run_id, chosen, primary=True)
-    if asked.goal != "targets":
+        answer_button(record, asked, chosen)
+    if asked.goal != "targets" and chosen is not None:
         with attempt:
             try_picture(record.run_id, chosen)
     return asked
+
+
+def answer_button(record: RunRecord, asked: run_guard.Asked, chosen: Candidate | None, *, primary: bool = True) -> None:
+    """Show the button to what a decision says to use: a file, targets, or the original as its runtime's file."""
+    if chosen is None:
+        _original_file(record, asked)
+    elif asked.goal == "targets" and (schedule := chosen.schedule) is not None:
+        if (result := backend.result_of(record.run_id)) is None:
+            return
+        # in the first format that can hold it
+        form = next(each for each in FORMATS.values() if not each.mismatch(schedule) and each.render is not None)
+        offer_file(
+            f"Get the targets ({form.title})",
+            partial(form.write, schedule, result.profile),
+            f"{download_stem(record.spec)}-schedule{form.suffix}",
+            key=f"recommendation.targets.{record.run_id}",
+            type="primary" if primary else "secondary",
+            help="One amount for each layer. Other formats are under Schedule.",
+        )
+    else:
+        file_button(record.run_id, chosen, primary=primary)
+
+
+def _original_file(record: RunRecord, asked: run_guard.Asked) -> None:
+    """Hand out the original as the file of its runtime, which no file replaces, or show the button that makes it."""
+    if asked.goal == "targets" or not _can_search(record) or not TARGETS[asked.target].runtime.is_installed:
+        return
+    settings = DeploySettings(kind="float", runtime=TARGETS[asked.target].runtime_name)
+    made = run_guard.outcome_or_offer(
+        DeliverTask(run_id=record.run_id, settings=settings),
+        f"Make the original's file ({TARGETS[asked.target].runtime.file_title.removesuffix(' file')})",
+        "the original's file",
+        key="recommendation.original",
+        icon="deployed_code",
+        kind="primary",
+    )
+    for candidate in made.candidates if made is not None else ():
+        file_button(record.run_id, candidate, primary=True)
 
 
 def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResult) -> Decision:
@@ -112,7 +138,7 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
         st.warning(warning, icon=":material/warning:")
     st.markdown(md("## {}", answer.headline))
     if answer.evidence:
-        st.caption(answer.evidence, help=INTERVAL_OR_BOUND)
+        st.caption(answer.evidence)
     st.markdown(answer.reason)
     if answer.choice is None or not answer.choice.runs:
         show_notes(backend.service().work.missing(record.run_id))
@@ -188,16 +214,15 @@ def files_section(record: RunRecord, result: RunResult) -> None:
         "size": "Size",
         "time": "Time of a call",
         "answers": "Answers",
-        "interval": "95 % interval",
+        "loss": files.loss_head(answer),
         "opened_by": "What for",
         "standing": "Worth it",
     }
     st.markdown(markdown_table([*heads.values()], files.candidates_frame(candidates, answer)[[*heads]].to_numpy()))
     for line in dict.fromkeys([files.JUDGED_FOR[asked.goal], *map(_timed, candidates)]):
         st.caption(line)
-    shown = [one for one in candidates if answer.offers(one) or asked.promise is None]
-    other_files(record.run_id, shown, None if asked.goal == "targets" else answer.choice)
-    device_report(record, shown)
+    other_files(record.run_id, candidates, None if asked.goal == "targets" else answer.choice)
+    device_report(record, candidates)
 
 
 def _timed(candidate: Candidate) -> str:
@@ -273,8 +298,8 @@ def candidates_figure(
         alt_text="; ".join(rows["description"]),
         key=f"recommendation.files.{record.run_id}",
         caveat=caveat_of(result),
-        reading="Dots: measured files, with 95 % intervals. Large: recommended. Pale: not worth taking. Cross: the "
-        "original.",
+        reading=f"Dots: measured files, with {'95 % intervals' if answer.promise is None else 'what they may lose'}. "
+        "Large: recommended. Pale: not worth taking. Cross: the original.",
         data=rows,
         level=3,
         saves=False,

@@ -127,7 +127,7 @@ def choose_view(run_id: str, result: RunResult, *, page: str, layers: bool = Fal
         offered,
         format_func=lambda metric: metric_shown(metric, result).label,
         **setting,
-        help=metric_help(offered, result),
+        help=metric_help([metric_shown(each, result) for each in offered]),
         label_visibility="collapsed",
         width=264,
     )

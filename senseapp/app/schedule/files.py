@@ -37,7 +37,7 @@ from senseapp.server.run_tasks import Int8Trial, Verification
 from senseapp.views.frames.files import DEPLOYED_COLUMNS, INTEGER_COLUMNS, STANDINGS, deployed_rows, integer_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import OPERATOR_COLUMNS, operator_rows
-from senseapp.views.words.wording import INTERVAL_OR_BOUND, download_stem, int8_machine_text, int8_text
+from senseapp.views.words.wording import download_stem, int8_machine_text, int8_text
 
 _KINDS: dict[DeployKind, str] = {
     "quickest": "As quick as possible",
@@ -183,9 +183,7 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
         refused = refusal(tests[each.file], promise) if promise is not None else ""
         said = STANDINGS[answer.standings[each.file]]
         against = refused or ("" if answer.offers(each) else f"{said[0].upper()}{said[1:]}.")
-        st.markdown(md("**{}**: {}", each.made_of, each.headline))
-        if each.bound_text:
-            st.caption(md(":material/verified: {}", each.bound_text), help=INTERVAL_OR_BOUND)
+        st.markdown(md("**{}**: {}", each.made_of, answer.line(each)))
         if measured := target_of_file(each.runtime.name, asked.target).measured:
             st.caption(md(":material/devices: {}", measured))
         if against:

@@ -26,7 +26,7 @@ from senseapp.server.run_tasks import Verification
 from senseapp.solve.time_budget import time_range
 from senseapp.solve.trade_off import too_large
 from senseapp.views.charts.layers import schedule_bars
-from senseapp.views.frames.results import amount_bars
+from senseapp.views.frames.results import amount_bars, reasons_text
 from senseapp.views.palette import NO_VALUE, fragility_legend
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of, loss_figures
@@ -247,7 +247,7 @@ def _amounts(schedule: Schedule, result: RunResult, run_id: str) -> None:
         f"{fmt.plural(len(spared), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
         caveat=caveat_of(result),
-        reading=f"Colour: what the layer loses alone at {level}.",
+        reading=f"Colour: what the layer loses alone at {level}. {reasons_text(rows)}".strip(),
         legend=fragility_legend(metric, no_value=bool((rows["band"] == NO_VALUE).any())),
         frame_height=rows_height(len(rows), tallest=_CHART_HEIGHT),
     )

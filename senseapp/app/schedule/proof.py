@@ -24,7 +24,7 @@ from senseapp.server.run_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.service import Service
 from senseapp.views.frames.files import PROOF_COLUMNS, figure_text, proof_rows
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import INTERVAL_OR_BOUND, STEPS, size_changes, step_lines
+from senseapp.views.words.wording import STEPS, size_changes, step_lines
 
 
 def _proof_details(proof: Verification, validation: ValidationResult) -> None:
@@ -98,7 +98,7 @@ def proof_block(
             kind="primary",
         )
         if validation is not None:
-            st.markdown(_proven_line(validation, result), help=INTERVAL_OR_BOUND if expert() else None)
+            st.markdown(_proven_line(validation, result))
             with details:
                 _proof_details(proof, validation)
     return proof

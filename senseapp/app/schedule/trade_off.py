@@ -22,7 +22,7 @@ from senseapp.records.schedule import Schedule, StrongestFound
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.time_budget import time_trade_off
 from senseapp.solve.trade_off import TradeOffPoint, too_large, trade_off
-from senseapp.views.charts.axes import PICK, answer_ticks
+from senseapp.views.charts.axes import PICK
 from senseapp.views.charts.savings import damage_channel, models_chart
 from senseapp.views.frames import files
 from senseapp.views.words.wording import caveat_of
@@ -72,7 +72,7 @@ def trade_off_view(
         models_chart(
             rows,
             x_title=files.AXES[kind],
-            y=damage_channel(rows, view.axis, view.factor * view.notable, answer_ticks(view)),
+            y=damage_channel(rows, view.axis, float(view.shown(view.notable))),
             rule={"x": files.shown_figure(kind, now)},
             falling=kind in files.AS_THEY_ARE,
             picks=files.OURS,

@@ -246,7 +246,7 @@ def _notes(
     if parts.lost and parts.barrier is not None:
         names = ", ".join(f"“{name}”" for name in parts.lost[:5])
         yield (
-            f"Outputs {names} lie behind node {parts.barrier.title}, which has no gradient; "
+            f"Outputs {names} lie behind node {parts.barrier.title}, which has no gradient: "
             "the network ends before it, and what follows is not measured."
         )
     for each in candidates:
@@ -256,7 +256,7 @@ def _notes(
     folded = sum(tells_of_folding(weight, bias) for _, weight, bias in layers)
     if folded:
         yield (
-            f"The exporter folded batch norms into the weights of {plural(folded, 'layer')}. Sparsity and pruning go "
-            "by the size of weights, so their figures differ from those of the module before the export. "
-            "torch.onnx.export(…, dynamo=True, optimize=False) keeps norms."
+            f"The program that wrote the file merged further steps into the weights of {plural(folded, 'layer')}. "
+            "Zeros and removed channels go by the size of weights, so what they lose differs from before."
         )
+        yield "Merged were batch norms; torch.onnx.export(…, dynamo=True, optimize=False) keeps them."

@@ -32,7 +32,7 @@ from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.check import FILES_ARE_OPEN, CheckedLimit, CheckReport, CheckSpec, TensorDivergence
+from senseapp.records.check import BUSY, FILES_ARE_OPEN, CheckedLimit, CheckReport, CheckSpec, TensorDivergence
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
 from senseapp.records.spec import without_folders
 from senseapp.runtimes.base import Runtime, runtime_named
@@ -40,7 +40,6 @@ from senseapp.runtimes.call_times import ratio, times
 from senseapp.runtimes.tensor_divergence import tensor_divergence
 
 _BATCH = 16  # images of a call, where a file takes any number
-_BUSY = "The times were measured on a busy machine."
 _NOT_MEASURED = "Loss and time were not measured: both files must answer the same images in the same form."
 
 
@@ -116,7 +115,7 @@ class _Comparison:
         steps.progress("Timing both files in turns")
         seconds, notes = self._times()
         time_ratio = ratio(seconds[1], seconds[0])
-        notes += [_BUSY] if is_busy() else []
+        notes += [BUSY] if is_busy() else []
         if self.spec.max_time is not None:
             limits.append(time_limit(time_ratio, self.spec.max_time))
         if self.spec.processor:

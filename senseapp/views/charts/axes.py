@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import altair as alt
-import numpy as np
 import pandas as pd
 import vl_convert
 
@@ -63,21 +62,6 @@ def rows_size(rows: int, step: int = ROW_STEP) -> dict[str, Any]:
 def top_axis(**options: Any) -> alt.Axis:
     """Return the axis above charts of rows, :data:`AXIS_HEIGHT` high with its title."""
     return alt.Axis(orient="top", titlePadding=4, labelPadding=2, **options)
-
-
-_ROUND_SHARES = (0.0, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
-
-
-def answer_ticks(metric: Metric) -> dict[str, Any]:
-    """Return the ticks of an axis of harm, where round numbers of 100 answers change; empty for other metrics."""
-    if not metric.as_answers:
-        return {}
-    harms, shares = ([pair[part] for pair in metric.as_answers] for part in range(2))
-    numbers = [share for share in _ROUND_SHARES if share <= shares[-1]]
-    places = [float(place) for place in np.interp(numbers, shares, harms)]
-    ends = zip(numbers, places, places[1:], strict=False)
-    words = "".join(f"datum.value < {(low + high) / 2:.9g} ? '{100 * share:g}' : " for share, low, high in ends)
-    return {"values": places, "labelExpr": f"{words}'{100 * numbers[-1]:g}'", "labelOverlap": "greedy"}
 
 
 def same_rows() -> alt.Y:

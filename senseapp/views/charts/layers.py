@@ -38,12 +38,12 @@ def drop_domain(rows: pd.DataFrame, metric: Metric, *, num_classes: int = 0) -> 
     known = _measured_if_any(rows)
     drops = rows["drop"].to_numpy(dtype=float)
     shown = known[["low", "drop", "high"]].to_numpy(dtype=float)
-    ends = np.append(shown[np.isfinite(shown)], [0.0, metric.factor * metric.notable])
+    ends = np.append(shown[np.isfinite(shown)], [0.0, metric.shown(metric.notable)])
     low, high = float(ends.min()), float(ends.max())
     near = drops[(drops >= 2 * low - high) & (drops <= 2 * high - low)]
     low, high = min([low, *near]), max([high, *near])
     if not (rows["source"] == "measured").any():
-        high = min(high, metric.largest_estimate(num_classes))
+        high = min(high, float(metric.shown(metric.largest_estimate(num_classes))))
     return low - _MARGIN * (high - low), high + _ROOM_FOR_WORDS * (high - low)
 
 
@@ -85,10 +85,9 @@ def sensitivity_bars(
     ``x_domain`` is in display units; ``is_log`` makes the axis logarithmic beyond what is tolerable.
     """
     base: alt.Chart = alt.Chart(cut_short(rows[list(_DRAWN)], x_domain)).encode(y=axes.same_rows())
-    log: dict[str, Any] = {"type": "symlog", "constant": metric.factor * metric.notable} if is_log else {}
+    log: dict[str, Any] = {"type": "symlog", "constant": metric.shown(metric.notable)} if is_log else {}
     scale = alt.Scale(domain=list(x_domain), nice=False, **log)
-    ticks = axes.answer_ticks(metric) or {"tickCount": 8}
-    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=axes.top_axis(**ticks), stack=None)
+    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=axes.top_axis(tickCount=8), stack=None)
     bars = base.mark_bar(clip=True, stroke=INK, strokeWidth=0.5).encode(
         x=drop,
         y=axes.layer_axis(list(rows["row"])),
@@ -122,21 +121,21 @@ def _extremes(base: alt.Chart, *, dx: int, end: str) -> Any:
     return text.encode(text=alt.Text("extreme:N"))
 
 
-def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Chart:
+def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.LayerChart:
     """Return one bar per row of :func:`senseapp.views.frames.results.schedule_frame`, coloured by the layer's own loss.
 
-    ``largest`` is the end of the axis of amounts, fixed so that bars move and the axis does not.
+    Where a bar has no length, the reason stands in its place. ``largest`` is the end of the axis of amounts, fixed so
+    that bars move and the axis does not.
     """
     scale = alt.Scale(domain=[0, largest], nice=False)
-    bars = alt.Chart(rows).mark_bar(stroke=INK, strokeWidth=0.5)
-    chart = bars.encode(
+    base = alt.Chart(rows).encode(
         y=axes.layer_axis(list(rows["row"])),
         x=alt.X("amount:Q", title=title, axis=axes.top_axis(), scale=scale),
-        color=fragility_colour(),
         tooltip=axes.tooltips(members="Layer", amount_text="Amount", reason="Why", drop_text="Measured alone"),
-        description="description:N",
     )
-    return cast(alt.Chart, chart.properties(**axes.rows_size(len(rows))))
+    bars = base.mark_bar(stroke=INK, strokeWidth=0.5).encode(color=fragility_colour(), description="description:N")
+    words = base.transform_filter("datum.amount === 0").mark_text(align="left", dx=6, fontStyle="italic", aria=False)
+    return alt.LayerChart(layer=[bars, words.encode(text="reason:N")], **axes.rows_size(len(rows)))
 
 
 def pair_step(sides: int) -> int:

@@ -28,7 +28,6 @@ def sensitivity_curves(
     all_layers: Sequence[str],
     x_title: str,
     y_title: str | None,
-    ticks: dict[str, Any] | None = None,
     picked: str = "",
     falling: bool = False,
     height: int = 400,
@@ -44,7 +43,6 @@ def sensitivity_curves(
         all_layers: values of ``row`` of the whole run, in network order.
         x_title: of the axis of levels.
         y_title: of the value axis; None leaves it out.
-        ticks: of the value axis, if not the usual ones: :func:`senseapp.views.charts.axes.answer_ticks`.
         picked: a ``layer`` of ``rows``, or empty.
         falling: whether levels fall to the right, as bits do.
         height: in pixels.
@@ -58,7 +56,7 @@ def sensitivity_curves(
     base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
     ends: dict[str, Any] = {"domain": list(y_domain), "nice": False} if y_domain else {}
-    value = alt.Y("drop:Q", title=y_title, scale=axes.value_scale(y_title, **ends), axis=alt.Axis(**ticks or {}))
+    value = alt.Y("drop:Q", title=y_title, scale=axes.value_scale(y_title, **ends))
     lines = _lines(base, value, many=len(drawn) > _MANY, picked=picked).encode(
         stroke=alt.Stroke("row:N", scale=colours, legend=named),
         strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),

@@ -1,7 +1,7 @@
 """Quality against savings of compressed models: files, whole schedules, and the trade-off."""
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import altair as alt
 import pandas as pd
@@ -137,16 +137,13 @@ def models_chart(
     return alt.LayerChart(layer=layers, height=height)
 
 
-def damage_channel(rows: pd.DataFrame, title: str, notable: float, shown: dict[str, Any] | None = None) -> alt.Y:
-    """Return the channel of predicted damage: straight well below ``notable``, the damage worth a look, then log.
-
-    ``shown`` are its ticks, if not powers of ten: :func:`senseapp.views.charts.axes.answer_ticks`.
-    """
+def damage_channel(rows: pd.DataFrame, title: str, notable: float) -> alt.Y:
+    """Return the channel of predicted damage: straight well below ``notable``, the damage worth a look, then log."""
     top = max(float(rows["value"].max()), notable)
     greatest = math.floor(math.log10(top))
     ticks = [0.0, *(10.0**power for power in range(greatest - 3, greatest + 1))]
     scale = alt.Scale(type="symlog", constant=0.1 * notable, domain=[0, 1.05 * top], nice=False, clamp=True)
-    return alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(**shown or {"values": ticks, "format": "~g"}))
+    return alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(values=ticks, format="~g"))
 
 
 def value_channel(title: str) -> alt.Y:

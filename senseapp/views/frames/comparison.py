@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from senseapp.metrics import METRICS, number_text
+from senseapp.metrics import METRICS, Metric, number_text
 from senseapp.prove.decision import Decision
 from senseapp.records.comparison import BOTH_PARTS, Comparison, MatchedLayer, Side
 from senseapp.records.jobs import RunRecord
@@ -40,12 +40,15 @@ def side_labels(sides: Sequence[Side]) -> list[str]:
     return [f"{letter(index)} · {name}" for index, name in enumerate(names)]
 
 
-def pair_frame(comparison: Comparison) -> pd.DataFrame:
-    """Return one row per matched layer and side, in network order; columns are those of :data:`_PAIR_COLUMNS`."""
-    metric, labels = METRICS[comparison.metric], side_labels(comparison.sides)
+def pair_frame(comparison: Comparison, views: Sequence[Metric]) -> pd.DataFrame:
+    """Return one row per matched layer and side, in network order; columns are those of :data:`_PAIR_COLUMNS`.
+
+    ``views`` are the metric in the words of each side, on one axis.
+    """
+    labels = side_labels(comparison.sides)
     rows = []
     for layer in comparison.layers:
-        for index, (change, label) in enumerate(zip(layer.changes, labels, strict=True)):
+        for index, (change, label, metric) in enumerate(zip(layer.changes, labels, views, strict=True)):
             figures = change_figures(change, metric, estimated=layer.estimated[index])
             source = "estimated" if layer.estimated[index] else "measured"
             own = {
@@ -137,9 +140,9 @@ def _sure_moves(comparison: Comparison) -> str:
     return f" {fmt.plural(sure, 'layer')} changed place in this order by more than chance."
 
 
-def matching_text(comparison: Comparison) -> str:
-    """Return the metric, the number of matched layers, and the number without a value in each run."""
-    parts = [METRICS[comparison.metric].label, f"{fmt.plural(len(comparison.layers), 'layer')} matched by name"]
+def matching_text(comparison: Comparison, metric: Metric) -> str:
+    """Return the ``metric`` as shown, the number of matched layers, and the number without a value in each run."""
+    parts = [metric.label, f"{fmt.plural(len(comparison.layers), 'layer')} matched by name"]
     lacking = [sum(map(bool, side)) for side in zip(*comparison.unmatched.values(), strict=True)]
     missing = [f"{count} without a value in {letter(side)}" for side, count in enumerate(lacking) if count]
     return " · ".join(parts + missing)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
+from senseapp.core.texts import distinct
 from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.prove.decision import Decision, Standing
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, ClassDrop, LabelledAnswer
@@ -25,7 +26,7 @@ STANDINGS: dict[Standing, str] = {
     "no gain": "not clearly smaller or faster",
     "not faster": "not clearly faster",
     "loses too much": "loses more than is tolerated",
-    "not shown": "not shown to keep what is promised",
+    "not shown": "no: not shown to keep what is promised",
     "other images": "not compared: measured on other images",
     "other target": "not compared: for another target",
 }
@@ -43,13 +44,13 @@ def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run:
     """Return a row per candidate of a run with its decision, the smallest first.
 
     ``megabytes`` and ``milliseconds`` are those of the file, ``times`` is its time as a multiple of the original's,
-    with the interval ``times_low`` to ``times_high``; ``value``, ``low`` and ``high`` are in the unit of the metric
-    that people judge it by, ``beaten`` marks what is neither recommended nor an alternative; the other columns are
-    texts.
+    with the interval ``times_low`` to ``times_high``; ``value``, ``low`` and ``high`` (:meth:`Decision.loss`) are in
+    the unit of the metric that people judge it by, ``beaten`` marks what is neither recommended nor an alternative; the
+    other columns are texts.
     """
     rows = []
     for each in with_one_original(candidates):
-        factor, (low, high) = METRICS[each.metric].factor, value_interval(each.loss)
+        factor, (low, high) = METRICS[each.metric].factor, value_interval(decided.loss(each))
         standing = decided.standings[each.file]
         rows.append(
             {
@@ -68,14 +69,20 @@ def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run:
                 "size": fmt.bytes_size(each.figures.file_bytes),
                 "time": each.time_text,
                 "answers": each.answers_text,
-                "interval": each.interval_text,
-                "standing": STANDINGS[standing],
+                "loss": "" if each.is_original else decided.loss_text(each),
+                "standing": "the original" if each.is_original else STANDINGS[standing],
                 "opened_by": each.opened_by,
                 "integers": each.integers_text,
-                "description": f"{each.made_of}: {each.headline}",
+                "description": f"{each.made_of}{', weights only' * (not each.runs)}: {decided.line(each)}",
             }
         )
-    return pd.DataFrame(rows).sort_values(["megabytes", "value"], ignore_index=True)
+    frame = pd.DataFrame(rows).sort_values(["megabytes", "value"], ignore_index=True)
+    return frame.assign(name=[*distinct(dict(enumerate(frame["name"]))).values()])
+
+
+def loss_head(decided: Decision) -> str:
+    """Return the head of the column ``loss``."""
+    return "95 % interval" if decided.promise is None else f"Loss, {decided.promise.certainty}"
 
 
 def answers_axis(candidates: Sequence[Candidate]) -> str:
@@ -233,7 +240,7 @@ def _model_row(
 ) -> tuple[object, ...]:
     """Return the values of :data:`_MODELS`."""
     shown, said = round(shown_figure(kind, figure), 4), f"{source}, {figure_text(kind, figure)}: {text}"
-    return source, shown, *(view.factor * end for end in ends), whole, said
+    return source, shown, *(float(view.shown(end)) for end in ends), whole, said
 
 
 def _ends(change: MetricChange) -> tuple[float, float, float]:

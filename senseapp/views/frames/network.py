@@ -151,7 +151,7 @@ def _loss(
         end: float(np.average([float(values[layer.name][end]) for layer in known], weights=weights))
         for end in ("drop", "low", "high")
     }
-    text = metric.change_text(mean["drop"] / metric.factor)
+    text = metric.shown_text(mean["drop"])
     return {**worst, **mean, "change_text": f"{text} on average", "worst_text": worst_text}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from senseapp import descriptions
+from senseapp.core.texts import first_names
 from senseapp.descriptions import Effect
 from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.records.comparison import MatchedLayer
@@ -100,9 +101,9 @@ def change_figures(change: MetricChange, metric: Metric, *, estimated: bool) -> 
     known = not estimated and change.has_interval
     low, high = (change.ci_low, change.ci_high) if known else (change.delta, change.delta)
     return {
-        "drop": metric.factor * change.delta,
-        "low": metric.factor * low,
-        "high": metric.factor * high,
+        "drop": float(metric.shown(change.delta)),
+        "low": float(metric.shown(low)),
+        "high": float(metric.shown(high)),
         "value": metric.factor * change.value,
         "change_text": metric.change_text(change.delta),
         "interval_text": metric.interval_text(low, high) if known else "none: estimate" if estimated else "unknown",
@@ -174,7 +175,7 @@ def schedule_frame(schedule: Schedule, result: RunResult, view: Metric | None = 
         own = alone.get(layer)
         if mixed:
             amount, text = _bytes_left([entry, *others], result)
-        elif entry.compression == "none":
+        elif _is_left_alone(entry, result):
             amount, text = scale.shown(scale.untouched), "left alone"
         else:
             amount, text = scale.shown(entry.level), scale.reached_text(entry.level)
@@ -215,9 +216,21 @@ def _bytes_left(entries: list[ScheduleEntry], result: RunResult) -> tuple[float,
     return 100 * left / weight_bytes(weights), " and ".join(words) or "left alone"
 
 
+def _is_left_alone(entry: ScheduleEntry, result: RunResult) -> bool:
+    scale, is_own = result.compression.scale, result.compression.kind == entry.compression
+    return entry.compression == "none" or (is_own and scale.text(entry.level) == scale.text(scale.untouched))
+
+
+def reasons_text(rows: pd.DataFrame) -> str:
+    """Return why layers of :func:`schedule_frame` are left alone, in one line: ``Too fragile: conv1. …``."""
+    alone = rows[rows["amount_text"] == "left alone"]
+    reasons = alone.groupby("reason", sort=False)["row"]
+    return " ".join(f"{str(reason).capitalize()}: {first_names(list(names), 3)}." for reason, names in reasons)
+
+
 def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usual: float) -> str:
     """Return why a layer is left alone, from its ``loss`` alone and that of the median layer; empty for the others."""
-    if entry.compression != "none":
+    if not _is_left_alone(entry, result):
         return "locked" if entry.locked else ""
     if entry.locked:
         return "locked by you"
@@ -226,7 +239,7 @@ def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usua
     num_params = {layer.name: layer.num_params for layer in result.profile.layers}
     weights = sum(num_params.get(name, 0) for name in entry.members)
     if weights < 0.5 * sum(num_params.values()) / max(1, len(num_params)):  # half of an even share
-        return "little to gain: few weights"
+        return "little to gain (few weights)"
     if loss > 2 * usual:
         return "too fragile"
     return "not needed for the target"

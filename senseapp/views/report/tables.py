@@ -11,7 +11,6 @@ from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
-from senseapp.records.promise import largest_loss
 from senseapp.records.resolution import everyday
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.views.frames import files, results
@@ -35,15 +34,13 @@ def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTab
     if not candidates:
         return None
     rows = files.candidates_frame(candidates, decided)
-    bounds = rows["file"].map({each.file: largest_loss(each.loss, each.bound) or each.evidence for each in candidates})
-    cells = rows.assign(bound=bounds)[["name", "size", "time", "answers", "bound", "standing", "integers"]]
+    cells = rows[["name", "size", "time", "answers", "loss", "standing", "integers"]]
     return ReportTable(
         title="Files that were made and measured",
-        columns=("File", "Size", "Time", "Answers", "Loss on new images", "Worth taking", "In integers"),
+        columns=("File", "Size", "Time", "Answers", files.loss_head(decided), "Worth taking", "In integers"),
         rows=tuple(tuple(map(str, row)) for row in cells.to_numpy()),
         note=f"{files.original_row(candidates)['description']}. {files.JUDGED_FOR[decided.goal]} Each row was measured "
-        "on the file itself, in turns with the original. Bounds are of each file alone, on unseen images, with 95 % "
-        "certainty.",
+        "on the file itself, in turns with the original.",
         figures=False,
     )
 

@@ -292,12 +292,6 @@ def loss_figures(schedule: Schedule, validation: ValidationResult | None, view: 
     return found
 
 
-INTERVAL_OR_BOUND = (
-    "One loss, said in two ways. The two figures in brackets are an interval: with 95 % certainty the loss lies "
-    "between them. “At most” is a bound for new images of the same kind: with 95 % certainty the loss is no larger "
-    "there. It allows for one more wrong answer than was seen, so it can be larger than the upper end of the interval."
-)
-"""Why the figures of the Schedule page and those beside files differ."""
 STEPS = "What each step gained, on images of the run that it was not fitted to:"
 
 

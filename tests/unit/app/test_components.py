@@ -78,7 +78,7 @@ READ = (
 @pytest.mark.parametrize("is_expert", [False, True])
 def test_everyday_words_leave_out_what_only_experts_read(monkeypatch: pytest.MonkeyPatch, is_expert: bool) -> None:
     monkeypatch.setattr(expert, "expert", lambda: is_expert)
-    notes = ("Delivered with repair: it is better.", "Checked on 269 images.")
+    notes = ("Delivered with repair: it is better.", "torch.onnx.export keeps norms.", "Checked on 269 images.")
     if is_expert:
         assert (reading_shown(READ), notes_shown(notes)) == (list(READ), list(notes))
     else:

@@ -246,7 +246,7 @@ def test_layers_without_bias_are_layers_where_the_newer_exporter_has_not_optimis
 def test_folded_norms_are_said_for_they_change_the_order_of_weights(*, dynamo: bool) -> None:
     module = trained(lambda: nn.Sequential(_normed(3, 8), nn.Conv2d(8, 12, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
     opened = open_onnx(newly_exported(module, side=SIDE) if dynamo else folded_by_the_older_exporter(module))
-    assert "folded batch norms into the weights of 1 layer." in " ".join(opened.notes)
+    assert "merged further steps into the weights of 1 layer." in " ".join(opened.notes)
     (own, kept, _), (built, built_kept, _) = pruned(module), pruned(opened.network)
     assert kept["0.0"] != built_kept["0.0"]
     assert float((own(IMAGES[:1]) - built(IMAGES[:1])).abs().max()) > 0.01

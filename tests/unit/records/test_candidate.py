@@ -87,7 +87,7 @@ def test_a_busy_machine_is_said_beside_the_time() -> None:
 def test_a_file_of_a_search_that_computes_in_float_says_that_its_weights_have_8_bits() -> None:
     stored = a_deployment(in_float=("conv1", "conv2"))
     assert a_candidate("onnx", deployment=stored).made_of == "ONNX, only its weights in 8 bits"
-    assert a_candidate("onnx").made_of == "ONNX"
+    assert a_candidate("onnx").made_of == "original as ONNX"
 
 
 def test_the_file_of_the_runtimes_own_quantizer_has_a_title_of_its_own() -> None:

@@ -1,12 +1,21 @@
 """Records of checks: where tensors part, verdicts, and what is left of paths."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
-from senseapp.records.check import CheckedFile, CheckedLimit, CheckReport, CheckSpec, TensorDifference, TensorDivergence
+from senseapp.records.check import (
+    BUSY,
+    CheckedFile,
+    CheckedLimit,
+    CheckReport,
+    CheckSpec,
+    TensorDifference,
+    TensorDivergence,
+)
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec, without_folders
 from senseapp.views.words.check import divergence_sentence
@@ -71,9 +80,11 @@ def test_a_verdict_holds_only_if_all_conditions_do() -> None:
     good, unsure = limit("loss", holds=True), limit("time", holds=False, undecided=True)
     assert report(good).holds
     assert report(good).headline == "Holds: loss it is."
+    assert replace(report(good), notes=(BUSY,)).headline == f"Holds: loss it is. {BUSY}"
     assert report(good, unsure).headline == "Not shown to hold: time it is."
     bad = report(limit("loss", holds=False), unsure, findings=("A cause.",))
     assert (bad.holds, bad.headline) == (False, "Fails: loss it is. A cause.")
+    assert replace(bad, notes=(BUSY,)).headline == f"Fails: loss it is. A cause. {BUSY}"
 
 
 def test_no_folder_of_the_server_is_in_a_report() -> None:

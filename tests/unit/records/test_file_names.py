@@ -37,6 +37,13 @@ def test_the_name_says_what_is_inside(form, made_of, expected) -> None:
     assert file_name(ModelSpec(), a_candidate(form, schedule=made_of)) == expected
 
 
+def test_files_of_one_schedule_are_told_apart_in_words() -> None:
+    made = [a_candidate(form, schedule=PRUNED).made_of for form in ("onnx", "int8", "weights")]
+    assert made[0] == "ONNX in full precision, fewer channels by the schedule"
+    assert len(set(made)) == 3
+    assert a_candidate("onnx", schedule=WIDTHS).made_of == "ONNX, 4 to 8 bits a weight by the schedule"
+
+
 def test_a_file_that_computes_in_float_with_weights_in_8_bits() -> None:
     candidate = a_candidate("onnx", deployment=a_deployment(in_float=("conv1",)))
     assert file_name(ModelSpec(), candidate) == "digits-int8-weights.onnx"

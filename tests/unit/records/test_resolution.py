@@ -11,6 +11,7 @@ from scipy.stats import binomtest
 
 from senseapp.metrics import METRICS
 from senseapp.metrics.bounds import upper_bound_of_share
+from senseapp.records.measurement import RecordedOutputs
 from senseapp.records.resolution import (
     baseline_warning,
     cannot_tell,
@@ -98,11 +99,24 @@ def test_harm_is_said_as_the_answers_that_change_with_it():
         "about 7.5 of 100 answers",
         "over 40 of 100 answers",
     ]
+    assert shown.limit_text(shown.notable) == "1 of 100 answers"  # in every run, whatever its distances
+    assert shown.shown([0.0, 0.1, 0.15, 2.0, math.inf]) == pytest.approx([0, 5, 7.5, 80, 100])
     assert shown.limit_text(0.025) == "1.5 of 100 answers"  # the mean of two that fell
     assert shown.limit_text(0.05 / 3) == "1 of 100 answers"
     assert shown.interval_text(0.1, 0.4) == "5 to 20"
     assert shown.in_terms.change_text(0.1) == "0.100 nats"
     assert everyday(harms_and_shares(*pairs), "agreement") is METRICS["agreement"]
+
+
+def test_before_layers_are_measured_answers_are_those_that_noise_on_the_outputs_changes():
+    sure = np.log([[0.98, 0.01, 0.01]] * 200)
+    values = np.concatenate([sure, np.log([[0.5, 0.49, 0.01]] * 56)]).astype(np.float16)
+    recorded = RecordedOutputs(metric="kl", size=3, values=values.tobytes())
+    shown = everyday(replace(a_result(), measurements=(), recorded=recorded), "kl")
+    assert shown.axis == "Of 100 answers, about so many change"
+    few, half, many = shown.shown([0.0001, 0.01, 1.0])
+    assert 1 < few < half < 14  # of the unsure ones, which are 22 of 100, half change at most
+    assert 20 < many < 60
 
 
 def test_harm_stays_harm_where_too_few_answers_changed_to_say():

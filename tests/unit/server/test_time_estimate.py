@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from senseapp.core.steps import StepTitle
-from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.records.goal import usual_run
+from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.machine import LoadWatch, MachineSpeed, time_convolutions
 from senseapp.server.time_estimate import RuntimePredictor, Workload
 from tests.fake_session import LAYERS, a_profile, fake_calibration
@@ -79,6 +82,22 @@ def test_what_follows_a_run_is_part_of_its_plan(tmp_path, limit, goal, expected)
     assert (StepTitle.WEIGHTS in titles) == has_first_file
     if has_first_file:  # which comes after all bars, and before the layers
         assert titles.index(StepTitle.ESTIMATE) < titles.index(StepTitle.WEIGHTS) < titles.index(StepTitle.LAYERS)
+
+
+def test_what_an_earlier_run_has_made_takes_no_time(tmp_path):
+    book, zeros = book_at(tmp_path / "speed.json", recommend_seconds=1e9), RunSpec()
+    bits = replace(zeros, sensitivity=usual_run().sensitivity)
+    other = replace(bits, model=ModelSpec(library="timm", name="other"))
+
+    def seconds(*earlier):
+        found = book.run_steps(zeros, a_profile(), 100, load=1.0, earlier=earlier)
+        return {step.title: step.seconds for step in found}
+
+    everything = seconds()
+    assert seconds(other) == everything
+    file = (StepTitle.INT8, StepTitle.WEIGHTS, StepTitle.OWN, StepTitle.PARTS)
+    assert seconds(bits) == everything | dict.fromkeys(file, 0.0)
+    assert seconds(zeros)[StepTitle.LAYERS] == 0 < seconds(bits)[StepTitle.LAYERS]
 
 
 def test_load_makes_every_step_longer(tmp_path):

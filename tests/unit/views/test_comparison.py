@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.metrics import METRICS
 from senseapp.records.comparison import Comparison, Side, are_one_network, compare
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
@@ -51,7 +52,7 @@ def test_each_side_has_a_label_of_its_own() -> None:
 
 
 def test_there_is_a_row_for_each_layer_and_side_in_network_order() -> None:
-    frame = pair_frame(two(SWAPPED))
+    frame = pair_frame(two(SWAPPED), [METRICS["top1"]] * 2)
     assert list(frame["layer"]) == [name for name in NAMES for _ in range(2)]
     both = frame[frame["layer"] == "conv1"]
     assert list(both["drop"]) == pytest.approx([0.0, 20.0])
@@ -60,7 +61,11 @@ def test_there_is_a_row_for_each_layer_and_side_in_network_order() -> None:
 
 
 def test_a_rank_names_the_ranks_that_the_noise_leaves() -> None:
-    texts = pair_frame(two(SWAPPED)).query("side.str.startswith('A')").set_index("layer")["rank_text"]
+    texts = (
+        pair_frame(two(SWAPPED), [METRICS["top1"]] * 2)
+        .query("side.str.startswith('A')")
+        .set_index("layer")["rank_text"]
+    )
     assert texts[FRAGILE] == "1"
     assert texts["fc"] == "2 (2 to 6)"
 
@@ -93,7 +98,7 @@ def test_what_is_missing_is_listed_with_the_reason() -> None:
     assert unmatched_frame(comparison).to_numpy().tolist() == [
         [NOT_PRUNABLE, "has a value", "Its channels are added to those of layer2.0.conv2."]
     ]
-    assert matching_text(comparison).endswith("5 layers matched by name · 1 without a value in B")
+    assert matching_text(comparison, METRICS["top1"]).endswith("5 layers matched by name · 1 without a value in B")
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_the_answer_is_that_of_results_and_of_the_same_file() -> None:
 
 def test_the_layers_are_drawn_with_words_and_colours(page: _Page) -> None:
     (drawing,) = page.drawings
-    assert "Up to 2 of 100 answers change" in drawing
+    assert "Up to 1 of 100 answers change" in drawing
     assert all(name in drawing for name in NAMES)
     words = next(str(attributes["alt"]) for tag, attributes in page.tags if tag == "img")
     assert words.startswith("Most fragile: layer2.0.conv1: about 8 of 100 answers at 50 %, measured")
