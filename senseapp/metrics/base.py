@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidInput
+from senseapp.metrics.bounds import upper_bound_of_share, upper_bound_of_sums
+from senseapp.metrics.intervals import Interval, mean_interval, proportion_interval
 from senseapp.metrics.predictions import Predictions, precise
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Moments = Sequence[float]
-Interval = tuple[float, float]
 
 SIGNIFICANCE = 0.05
 """Of every test, and one less the confidence of every interval and bound, unless a person asks for another."""
@@ -188,8 +189,6 @@ class Metric(ABC):
 
         Where each image loses all or nothing, it is that of a share of images.
         """
-        from senseapp.metrics.intervals import mean_interval, proportion_interval
-
         if self._loses_whole_images(moments):
             return proportion_interval(round(moments[2]), int(moments[0]), confidence)
         sums = moments[2], moments[3], moments[4]
@@ -203,13 +202,11 @@ class Metric(ABC):
         is the upper end of the two-sided interval with twice the error. Of shares, one more image on which all is lost
         is counted then, and at least what images without any change leave open. NaN where the interval is unknown.
         """
-        from senseapp.metrics.bounds import upper_bound_of_share, upper_bound_of_sums
-
         count = int(moments[0])
         if self._loses_whole_images(moments):
             return upper_bound_of_share(round(moments[2]), count, confidence)
         if math.isfinite(self.least_loss) and math.isfinite(self.most_loss):
-            sums = moments[2], moments[3], moments[4]
+            sums = moments[2], moments[3]
             return upper_bound_of_sums(count, sums, self.least_loss, self.most_loss, confidence)
         high = self.interval(moments, 2 * confidence - 1)[1]
         if not self.is_share or math.isnan(high):

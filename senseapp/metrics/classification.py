@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, Moments, kl_terms, powers
+from senseapp.metrics.base import Metric, Moments, kl_terms, powers
+from senseapp.metrics.bounds import upper_bound_of_net_share
+from senseapp.metrics.intervals import Interval, discordant_interval, ratio_interval
 from senseapp.metrics.records import (
     HARM,
     SHARE,
@@ -65,14 +67,10 @@ class TopAccuracy(ClassificationMetric):
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
         """Return the interval of a difference of paired shares."""
-        from senseapp.metrics.intervals import discordant_interval
-
         return discordant_interval(*_worse_and_better(moments), int(moments[0]), confidence)
 
     def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
         """Return the bound of a difference of paired shares."""
-        from senseapp.metrics.bounds import upper_bound_of_net_share
-
         return upper_bound_of_net_share(*_worse_and_better(moments), int(moments[0]), confidence)
 
 
@@ -164,8 +162,6 @@ class SignalToNoise(Metric):
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
         """Return the interval of Σ e / Σ s."""
-        from senseapp.metrics.intervals import ratio_interval
-
         num_samples, signal, error, *products = moments
         return ratio_interval(int(num_samples), (signal, error), (products[0], products[1], products[2]), confidence)
 

@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import AnswerDrop, Interval, Metric, Moments, powers
+from senseapp.metrics.base import AnswerDrop, Metric, Moments, powers
+from senseapp.metrics.intervals import Interval, ResampledDrop, image_counts
 from senseapp.metrics.predictions import Predictions
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from senseapp.metrics.intervals import ResampledDrop
 
 
 Record = Sequence[float]
@@ -125,8 +124,6 @@ class ClassMeanMetric(RecordMetric):
 
     def of_classes(self, moments: Moments, confidence: float = 0.95) -> tuple[AnswerDrop, ...]:
         """Return what each class that occurs loses, with an interval of its own."""
-        from senseapp.metrics.intervals import ResampledDrop, image_counts
-
         sides, found = sides_of(moments), []
         counts, worst = image_counts(len(sides[0]))
         before, after = (self.class_values(side, counts) for side in sides)
@@ -141,8 +138,6 @@ class ClassMeanMetric(RecordMetric):
 
 @lru_cache(maxsize=2)  # for an interval and bounds of several confidences; moments can be large
 def _resampled(metric: RecordMetric, moments: tuple[float, ...]) -> ResampledDrop:
-    from senseapp.metrics.intervals import ResampledDrop, image_counts
-
     before, after = sides_of(moments)
     if not before:
         raise InvalidInput("An interval needs at least one image.")

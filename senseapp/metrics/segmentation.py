@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, Moments, kl_terms
+from senseapp.metrics.base import Metric, Moments, kl_terms
+from senseapp.metrics.intervals import Interval, mean_interval
 from senseapp.metrics.predictions import Columns
 from senseapp.metrics.records import (
     HARM,
@@ -188,8 +189,6 @@ class PixelAccuracy(SegmentationMetric):
 
         Source: Cochran (1977), Sampling Techniques, 3rd ed., equation 6.13, without the finite population factor.
         """
-        from senseapp.metrics.intervals import mean_interval
-
         count, _, lost, known, *products = moments
         ratio = lost / known if known else math.nan
         weights = (1.0, -2 * ratio, ratio**2), (1.0, -3 * ratio, 3 * ratio**2, -(ratio**3))

@@ -17,10 +17,10 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
 from senseapp.metrics.base import SIGNIFICANCE
+from senseapp.metrics.bounds import TestSequence, images_needed, upper_bound_of_share
 from senseapp.records.measurement import change_in
 
 if TYPE_CHECKING:
-    from senseapp.metrics.bounds import TestSequence
     from senseapp.records.candidate import Candidate
 
 CONFIDENCE = 1 - SIGNIFICANCE
@@ -114,8 +114,6 @@ def kept(candidates: Sequence[Candidate], promise: Promise) -> tuple[Candidate, 
 
 
 def _tested(candidates: Sequence[Candidate], promise: Promise) -> tuple[dict[str, Verdict], TestSequence]:
-    from senseapp.metrics.bounds import TestSequence  # scipy, which records are read without
-
     tests = TestSequence(error=1 - promise.confidence)
     found: dict[str, Verdict] = {}
     earlier: list[Candidate] = []
@@ -183,8 +181,6 @@ def refusal(verdict: Verdict, promise: Promise) -> str:
 
 def needed_text(promise: Promise) -> str:
     """Return how many held-out images the promise takes at the least: where nothing is lost on any of them."""
-    from senseapp.metrics.bounds import TestSequence, images_needed
-
     least = images_needed(promise.most, 1 - TestSequence(error=1 - promise.confidence).next_error)
     assert least is not None  # without any change some number is enough
     return f"at least {plural(least, 'unseen image')}"
@@ -192,8 +188,6 @@ def needed_text(promise: Promise) -> str:
 
 def too_few(images: int, promise: Promise) -> str:
     """Return that so many held-out images promise less, even of a file that loses nothing; empty where they do not."""
-    from senseapp.metrics.bounds import TestSequence, upper_bound_of_share
-
     best = upper_bound_of_share(0, images, 1 - TestSequence(error=1 - promise.confidence).next_error) if images else 1.0
     if best <= promise.most:
         return ""
@@ -205,8 +199,6 @@ def too_few(images: int, promise: Promise) -> str:
 
 def _words(verdict: Verdict, promise: Promise) -> tuple[str, str, str]:
     """Return the images of a known verdict, its bound, and a sentence on what the promise takes."""
-    from senseapp.metrics.bounds import images_needed
-
     change = verdict.change
     assert change is not None
     lost = METRICS[change.metric].change_text(change.delta)
