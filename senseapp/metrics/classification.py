@@ -25,6 +25,7 @@ from senseapp.metrics.records import (
     RowMetric,
     of_divergence,
     of_lost_share,
+    of_rise,
     unbounded,
 )
 
@@ -104,10 +105,9 @@ class CrossEntropy(ClassificationMetric):
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of the rise, in nats."""
         assert targets is not None  # check has seen to it
-        before, after = (
-            -scores.log_softmax(1).gather(1, targets[:, None]).squeeze(1) for scores in (baseline_output, output)
+        return of_rise(
+            *(-scores.log_softmax(1).gather(1, targets[:, None]).squeeze(1) for scores in (baseline_output, output))
         )
-        return powers(before, (unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
 
 
 @dataclass(frozen=True, kw_only=True)

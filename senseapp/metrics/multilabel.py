@@ -23,7 +23,7 @@ from senseapp.metrics.records import (
     RowMetric,
     of_divergence,
     of_lost_share,
-    unbounded,
+    of_rise,
 )
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ class BinaryCrossEntropy(MultilabelMetric):
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of the rise, in nats."""
         assert targets is not None  # check has seen to it
-        before, after = (binary_cross_entropy(logits, targets) for logits in (baseline_output, output))
-        return powers(before, (unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
+        return of_rise(*(binary_cross_entropy(logits, targets) for logits in (baseline_output, output)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,6 @@ class RecordMetric(Metric):
     """A metric that is computed from one record for each image; the records of shards follow each other.
 
     Moments are (N, then for each image the length and the numbers of its record before, and those of its record after).
-    Intervals and bounds come from one bootstrap over images, :mod:`senseapp.metrics.intervals`.
     """
 
     resampled: bool = True
@@ -86,9 +85,8 @@ class RecordMetric(Metric):
 
     def interval_of(self, drop: ResampledDrop, confidence: float) -> Interval:
         """Return the interval of a drop that was resampled."""
-        if self.is_share:
-            return drop.interval_of_share(confidence, gains=self.needs_labels)
-        return drop.interval(confidence)
+        share = self.is_share
+        return drop.interval_of_share(confidence, gains=self.needs_labels) if share else drop.interval(confidence)
 
     def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
         """Return the higher of two: the bootstrap's bound, and that of any metric from the end of its interval."""
@@ -153,10 +151,9 @@ def sides_of(moments: Moments) -> tuple[list[Record], list[Record]]:
     return records[::2], records[1::2]
 
 
+# What metrics have in common that are a share of something, and of an image's answers that stay; below, divergences.
 SHARE: Mapping[str, Any] = {"value_unit": "%", "change_unit": "points", "notable": 0.01}
-"""What metrics have in common that are a share of something."""
 UNCHANGED: Mapping[str, Any] = {**SHARE, "change_unit": "%", "primary": True, "least_loss": 0.0, "most_loss": 1.0}
-"""What metrics have in common that are the share of an image's answers that stay."""
 HARM: Mapping[str, Any] = {
     "label": "Harm",
     "change_title": "Harm",
@@ -166,7 +163,6 @@ HARM: Mapping[str, Any] = {
     "finding": ", harm {}",
     "least_loss": 0.0,
 }
-"""What divergences of distributions have in common."""
 SMOOTHED = 0.003
 """Share of a recorded probability that is spread evenly: those next to 0 would dwarf all others in logarithms."""
 
@@ -174,6 +170,11 @@ SMOOTHED = 0.003
 def unbounded(values: Tensor) -> Tensor:
     """Read a result that is not a number as damage without bound."""
     return values.masked_fill(values.isnan(), math.inf)
+
+
+def of_rise(before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
+    """Return the terms of each image's rise in loss, (N,); NaN where the original's loss is not finite."""
+    return powers(before, (unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
 
 
 def of_divergence(values: Tensor, undefined: Tensor | None = None) -> tuple[Tensor, ...]:
