@@ -19,12 +19,7 @@ BOTH_PARTS: tuple[ComparedPart, ...] = ("estimated", "measured")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One run at one level.
-
-    Attributes:
-        title: what people call the run.
-        level: of the run's own compression.
-    """
+    """One run, under the title that people give it, at one level of its own compression."""
 
     title: str
     result: RunResult
@@ -82,11 +77,9 @@ class MatchedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two or more sides, seen through one metric.
+    """Two or more sides, seen through one metric, with the layers that have a value on each, in order of the first.
 
-    Attributes:
-        layers: those with a value on every side, in execution order of the first.
-        unmatched: of all others, by name, for each side a sentence on why there is no value; empty where there is one.
+    ``unmatched`` has of all others, by name, for each side a sentence on why there is no value; empty where there is.
     """
 
     metric: str

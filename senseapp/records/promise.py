@@ -30,12 +30,9 @@ _LEAST_CONFIDENCE = 0.75  # three times of four: less would be no promise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """The largest permitted loss on new images like the held-out ones, with a certainty.
+    """The largest permitted loss on new images like the held-out ones, as a fraction, with a one-sided certainty.
 
-    Attributes:
-        most: in the unit of ``metric``: a fraction for shares.
-        metric: one that is a share; empty for the one that people judge a file by.
-        confidence: one-sided.
+    The metric is one that is a share; empty for the one that people judge a file by.
     """
 
     most: float
@@ -76,13 +73,9 @@ def certainty_text(confidence: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a file keeps a promise.
+    """Whether a file keeps a promise, by the ``bound`` of its loss with the ``error`` that its test had.
 
-    Attributes:
-        change: what it was measured to lose; None where that was not measured, or not on held-out images.
-        bound: of its loss, with the error that its test had; infinite where it is unknown.
-        error: of its test.
-        holds: whether it passed.
+    The bound is infinite where the loss is unknown: ``change`` is None where that was not measured on held-out images.
     """
 
     file: str

@@ -61,7 +61,7 @@ class ModelSpec:
             checkpoint; of an ``imported`` model only figures are known, from another tool's file.
         name: in the library (``resnet50``); empty for ``auto``.
         pretrained: load the library's published weights.
-        checkpoint: path of a weights file; empty means none.
+        checkpoint: path of a weights file, if any.
         network: which of several networks in a checkpoint: what stands before the names of its weights
             (``state_dict_ema``, ``teacher``), or a part of it; empty takes the first.
         outputs: of an ONNX file, the names of the values to measure; empty takes those that fit the task.
@@ -121,8 +121,7 @@ class DataSpec:
     Attributes:
         kind: the shipped digits, photographs or shapes, random inputs, a folder, a zip or tar archive, a set that
             torchvision downloads, or unknown (``imported`` figures).
-        path: of the folder or archive; empty for all others.
-        name: of the set that torchvision downloads, one of :data:`IMAGE_SETS`; empty for all others.
+        path, name: of the folder or archive; of the set that torchvision downloads, one of :data:`IMAGE_SETS`.
         labels: path inside the folder or archive of a table ``file,label``; empty means class folders or none,
             ``none`` (:data:`WITHOUT_LABELS`) measures without labels whatever the folders are called.
         mean, std: per channel, in the model's order, on the 0 to 1 scale; empty keeps the model's own.
