@@ -113,8 +113,7 @@ _WILD = re.compile(r"[*?\[]")
 def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
     """Return a function that tests whether a name is one of ``patterns``, or matches one; case-sensitive.
 
-    Raises:
-        InvalidSpec: there are more than 10,000 names or 500 patterns among them, or one of over 400 characters.
+    InvalidSpec for more than 10,000 names or 500 patterns, or one of over 400 characters.
     """
     return _compiled(tuple(dict.fromkeys(patterns)))
 

@@ -9,15 +9,10 @@ from senseapp.core.registry import Registry, object_at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorDescription:
-    """One simulated processor.
+    """One simulated processor, which needs ``package``; the command ``added_by`` installs that.
 
-    Attributes:
-        name: in settings and on the command line.
-        label: the name people see.
-        opens: ``module:name`` of a function that compiles the content of an ONNX file for it and returns a
-            :class:`~senseapp.runtimes.open_file.OpenFile`; its argument ``context`` is where the compiled file is put.
-        package: that must be importable for it.
-        added_by: the command that installs ``package``.
+    ``opens`` is ``module:name`` of a function that compiles the content of an ONNX file for it and returns a
+    :class:`~senseapp.runtimes.open_file.OpenFile`; its argument ``context`` is where the compiled file is put.
     """
 
     name: str
@@ -39,11 +34,7 @@ PROCESSORS: Registry[ProcessorDescription] = Registry(
 
 
 def simulator_of(name: str) -> object:
-    """Import and return what opens files on a simulated processor.
-
-    Raises:
-        InvalidSpec: there is none of that name, or it is not installed.
-    """
+    """Import and return what opens files on a simulated processor; InvalidSpec if there is none, or it is missing."""
     description = PROCESSORS.named(name)
     if not description.is_installed:
         raise InvalidSpec(f"{description.label} is not installed here. To add it: {description.added_by}")

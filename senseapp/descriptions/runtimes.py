@@ -13,18 +13,16 @@ class RuntimeDescription:
 
     Attributes:
         name: in settings, files and on the command line.
-        label: the name people see.
-        file_title: what its files are called: ``ONNX``.
+        label, file_title: the names that people see of it and of its files: ``ONNX``.
         suffix: of its files, with the dot.
         operations: ``module:name`` of its :class:`~senseapp.runtimes.base.Runtime`; it may load torch.
-        package: that must be importable for it; empty where senseapp itself depends on it.
-        added_by: the command that installs ``package``.
-        has_int8: whether it computes in int8, so that its quantizer can be asked for such files.
-        has_int8_ends: whether inputs and outputs of such files can be int8, too.
+        package, added_by: what must be importable for it, if senseapp itself does not depend on it, and the command
+            that installs that.
+        has_int8, has_int8_ends: whether it computes in int8, so that its quantizer can be asked for such files, and
+            whether their inputs and outputs can be int8, too.
         opened_by: what else opens its files.
         runs_on: where its files run, for a sentence: ``on phones, servers and in browsers``.
-        loading: Python that opens the file ``{name}``.
-        running: Python that runs it on ``images``.
+        loading, running: Python that opens the file ``{name}``, and that runs it on ``images``.
         converters: quantizers that take which parts of a file stay in float, for a sentence.
         on_device: commands that time the file ``{name}`` on the device that it is for, and write a report.
         warm_up: modules that take long to load, for a process that has nothing else to do.
@@ -113,12 +111,7 @@ def runtime_words(name: str) -> RuntimeDescription:
 
 
 def operations_of(name: str) -> object:
-    """Import and return the operations of a runtime.
-
-    Raises:
-        InvalidSpec: there is none of that name, or it is not installed; the message says which there are, or how it is
-            added.
-    """
+    """Import and return the operations of a runtime; InvalidSpec if there is none, or it is not installed here."""
     description = RUNTIMES.named(name)
     if not description.is_installed:
         raise InvalidSpec(description.how_to_add)

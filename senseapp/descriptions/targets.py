@@ -11,8 +11,7 @@ class Target:
     """A computer or device that files are made for.
 
     Attributes:
-        name: in settings and on the command line.
-        label: the name people see.
+        name, label: in settings and on the command line; the name people see.
         runtime_name: of the runtime that writes and measures its files.
         measured: what was measured on this computer and what was not, in a sentence; empty where files run here.
         loading: Python that opens the file ``{name}`` there; empty where the runtime's own does.

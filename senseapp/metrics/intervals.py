@@ -173,15 +173,10 @@ def image_counts(number: int) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResampledDrop:
-    """A drop of all images, of all but a group of them, and of draws.
+    """A drop of a ``number`` of images: of all, of all but each group, (groups,), and of draws, (draws,).
 
-    Attributes:
-        number: of the images.
-        estimate: the drop of all of them.
-        without: of all images but each group, (groups,); NaN where it has no value.
-        drawn: of each draw, (draws,), likewise.
-        worst: the share of each draw that an additional image has, on which all is lost, (draws,).
-        nothing_lost: whether nothing was lost on any image, though something may have changed.
+    ``worst`` is the share of each draw that an additional image has, on which all is lost, (draws,). Where
+    ``nothing_lost`` on any image, something may have changed. A drop without a value is NaN.
     """
 
     number: int

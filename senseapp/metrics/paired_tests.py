@@ -22,12 +22,9 @@ _TEMPERATURES = np.geomspace(0.5, 1000, 77)
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Predictions of a model for some images.
+    """Predictions of a model for some images, (n,) each; ``correct`` is None without labels.
 
-    Attributes:
-        loss: of each image, float64 (n,): cross-entropy after the best temperature, or minus the information of its
-            answer.
-        correct: of each image, bool (n,); None without labels.
+    The loss is the cross-entropy after the best temperature, or minus the information of an answer.
     """
 
     loss: Array

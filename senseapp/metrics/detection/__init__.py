@@ -61,11 +61,7 @@ class DetectionDivergence(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionRecordMetric(RecordMetric):
-    """A metric of detections against objects: annotated ones, or those that the original model is sure of.
-
-    Attributes:
-        least_score: of the original model's detections that are objects.
-    """
+    """A metric of detections against objects: annotated ones, or the original model's from ``least_score`` on."""
 
     least_score: float = SURE_SCORE
 
@@ -105,11 +101,9 @@ def annotated(target: Any) -> Objects:
 
 @dataclass(frozen=True, kw_only=True)
 class AveragePrecision(ClassMeanMetric, DetectionRecordMetric):
-    """Mean average precision over classes and thresholds, by the rules of COCO.
+    """Mean average precision over classes and thresholds, overlaps from which a box is right, by the rules of COCO.
 
-    Attributes:
-        thresholds: overlaps, as IoU, from which a box is right.
-        area: which objects count: one of ``AREAS``, in pixels of the network's input.
+    Objects count whose ``area`` is one of ``AREAS``, in pixels of the network's input.
     """
 
     thresholds: tuple[float, ...] = THRESHOLDS
