@@ -10,8 +10,7 @@ Nothing here imports torch or scipy at load time: records, pages and the command
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,10 +71,11 @@ class MetricChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric(ABC):
-    """One metric. A new one subclasses this in a file of its own, with :meth:`terms`, and gets a line in ``METRICS``.
+class Metric:
+    """One metric. A new one is in a file of its own, with ``of_images`` or :meth:`terms`, and a line in ``METRICS``.
 
     Attributes:
+        of_images: the function that :meth:`terms` calls.
         name: in settings, files and on the command line.
         label, help: the name people see, in everyday words, and one plain sentence.
         change_title: what ``delta`` is called; above zero is worse, for every metric.
@@ -104,6 +104,7 @@ class Metric(ABC):
     """
 
     name: str
+    of_images: Callable[[Any, Any, Any], tuple[Tensor, ...]] | None = None
     label: str
     change_title: str
     help: str
@@ -140,13 +141,14 @@ class Metric(ABC):
 
     # ---- measurement
 
-    @abstractmethod
     def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
         """Return the terms to sum over images, (N,) each, float64: of most metrics :func:`powers` of the worsening.
 
         Outputs are predictions of the metric's task: of most a float64 tensor, images first. ``targets`` are the labels
         of the images; None only where ``needs_labels`` is false.
         """
+        assert self.of_images is not None  # else this method is overridden
+        return self.of_images(baseline_output, output, targets)
 
     def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
         """Raise InvalidInput for outputs and targets that :meth:`terms` has no meaning for."""

@@ -111,28 +111,19 @@ def check_masks(targets: Tensor, num_images: int, num_outputs: int) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PixelDivergence(Metric):
-    """The KL divergence of each pixel's class probabilities, a mean over the grid of an image, then over images."""
+def _divergence(before: Columns, after: Columns, _targets: object) -> tuple[Tensor, ...]:
+    """Return the terms of each image's mean divergence over its grid, in nats."""
+    from torch import cat, split
 
-    def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the powers of each image's mean divergence, in nats."""
-        from torch import cat, split
-
-        before, after = baseline_output.parts["log_probabilities"], output.parts["log_probabilities"]
-        parts = zip(*(split(each, _COMPARED_TOGETHER) for each in (before, after)), strict=True)
-        means = cat([kl_terms(old, new).sum(2).mean(1) for old, new in parts])
-        return of_divergence(means, before.isnan().flatten(1).any(1))
+    sides = [each.parts["log_probabilities"] for each in (before, after)]
+    parts = zip(*(split(each, _COMPARED_TOGETHER) for each in sides), strict=True)
+    means = cat([kl_terms(old, new).sum(2).mean(1) for old, new in parts])
+    return of_divergence(means, sides[0].isnan().flatten(1).any(1))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PixelAgreement(Metric):
-    """The share of pixels that keep their class, a mean over images."""
-
-    def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the powers of the share of each image's pixels whose class is another."""
-        before, after = baseline_output.parts["classes"], output.parts["classes"]
-        return of_lost_share(((before != after) | (before == VOID)).flatten(1).double().mean(1))
+def _changed_pixels(before: Columns, after: Columns, _targets: object) -> tuple[Tensor, ...]:
+    old, new = before.parts["classes"], after.parts["classes"]
+    return of_lost_share(((old != new) | (old == VOID)).flatten(1).double().mean(1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +216,9 @@ class MeanIou(ClassMeanMetric):
         return found
 
 
-DIVERGENCE = PixelDivergence(
+DIVERGENCE = Metric(
     **HARM,
+    of_images=_divergence,
     task=TASK,
     name="pixel_kl",
     term="KL divergence per pixel",
@@ -250,8 +242,9 @@ ACCURACY = PixelAccuracy(
     counted="pixels",
     kept="keep {} of the pixels right",
 )
-AGREEMENT = PixelAgreement(
+AGREEMENT = Metric(
     **UNCHANGED,
+    of_images=_changed_pixels,
     task=TASK,
     name="pixel_agreement",
     label="Pixels that stay",

@@ -15,7 +15,7 @@ from senseapp.core.texts import plural
 from senseapp.descriptions.processors import PROCESSORS, simulator_of
 from senseapp.metrics import METRICS
 from senseapp.metrics.bounds import images_needed
-from senseapp.metrics.classification import Agreement, TopAccuracy
+from senseapp.metrics.classification import AGREEMENT, TopAccuracy
 from senseapp.metrics.records import RecordMetric
 from senseapp.prove.check.alignment import PreparedReference
 from senseapp.prove.check.sides import OpenSide
@@ -46,11 +46,8 @@ def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
     images, moments = change.num_samples, change.moments
     upper, needed = metric.upper_bound(moments, CONFIDENCE), None
     is_guaranteed = metric.is_share and not isinstance(metric, RecordMetric)
-    if isinstance(metric, Agreement):
-        how = "exact binomial"
-        needed = images_needed(allowed, CONFIDENCE, rate=moments[2] / images) if allowed else None
-    elif isinstance(metric, TopAccuracy):
-        how = "exact for paired answers"
+    if metric is AGREEMENT or isinstance(metric, TopAccuracy):
+        how = "exact binomial" if metric is AGREEMENT else "exact for paired answers"
         if allowed and moments[2] == moments[3]:  # no answer became right
             needed = images_needed(allowed, CONFIDENCE, rate=moments[2] / images)
     elif isinstance(metric, RecordMetric):
