@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from senseapp.core.errors import InvalidSpec, check_choice
+from senseapp.core.errors import check_choice
 from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, runtime_words
 
 
@@ -36,8 +36,7 @@ class Target:
 
     def check_installed(self) -> None:
         """Raise InvalidSpec, with how it is added, if the runtime of its files is not installed here."""
-        if not RUNTIMES.named(self.runtime_name).is_installed:
-            raise InvalidSpec(self.runtime.how_to_add)
+        RUNTIMES.named(self.runtime_name).check_installed()
 
 
 _HERE = "Measured in {} on this computer"

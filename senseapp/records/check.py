@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from senseapp.core.errors import InvalidSpec, check_counts
-from senseapp.descriptions.processors import PROCESSORS
+from senseapp.descriptions.runtimes import PROCESSORS
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.deployment import Median, OperatorShare

@@ -12,7 +12,7 @@ import torch
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import Progress
 from senseapp.core.texts import plural
-from senseapp.descriptions.processors import PROCESSORS, simulator_of
+from senseapp.descriptions.runtimes import PROCESSORS
 from senseapp.metrics import METRICS
 from senseapp.metrics.bounds import images_needed
 from senseapp.metrics.classification import AGREEMENT, TopAccuracy
@@ -122,8 +122,8 @@ def loss_on_processor(
 
     Raises InvalidSpec if the file is no ONNX file, or the simulator cannot run it.
     """
-    label = PROCESSORS.named(spec.processor).label
-    simulator = cast(Callable[..., OpenFile], simulator_of(spec.processor))
+    processor = PROCESSORS.named(spec.processor)
+    label, simulator = processor.label, cast(Callable[..., OpenFile], processor.load())
     if candidate.content is None or not candidate.is_onnx or candidate.file is None:
         raise InvalidSpec(f"{candidate.name} cannot run on {label}: an ONNX file is wanted there, in int8 (QDQ).")
     progress(f"Compiling for {label}: its simulator is slow, and takes up to {spec.processor_seconds:.0f} s in all")
