@@ -52,10 +52,6 @@ class RecordMetric(Metric):
         """Return the metric of the images of ``records``."""
         return float(self.values_of(records, np.ones((1, len(records))))[0])
 
-    def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
-        """Raise: there are no terms to sum."""
-        raise NotImplementedError(f"{self.name} is no mean over images.")
-
     def moments(self, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
         """Return the number of images and the records of each, before and after."""
         self.check(baseline_output, output, targets)
@@ -198,7 +194,7 @@ class RowMetric(Metric):
     columns: ClassVar[str]
 
     def check(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> None:
-        """Refuse what is not one row per image, or targets that :meth:`check_targets` refuses."""
+        """Refuse what is not one row per image, or targets that ``check_targets`` refuses."""
         if output.ndim != 2 or baseline_output.shape != output.shape:
             raise InvalidInput(
                 f"{self.rows} must be (images, {self.columns}), alike before and after compression; got "
@@ -212,6 +208,6 @@ class RowMetric(Metric):
         """Return how many outputs are kept apart to predict layers together: of divergences at most 10."""
         return min(num_outputs, 10) if self.divergence else 0
 
-    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
+    @staticmethod
+    def check_targets(targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Raise InvalidInput for targets that do not belong to the outputs."""
-        raise NotImplementedError
