@@ -226,16 +226,14 @@ def with_printable_texts(record: T) -> T:
 
     It may be a dataclass, a tuple, a list, a dictionary or a plain value.
     """
-    return cast(T, _printable(record))
-
-
-def _printable(value: Any) -> Any:
-    if isinstance(value, str):
-        return printable_text(value) if type(value) is str else value  # members of an enumeration stay
-    if isinstance(value, tuple | list):
-        return type(value)(map(_printable, value))
-    if isinstance(value, dict):
-        return {_printable(key): _printable(each) for key, each in value.items()}
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    return replace(value, **{each.name: _printable(getattr(value, each.name)) for each in fields(value) if each.init})
+    found: Any = record
+    if type(found) is str:  # members of an enumeration stay
+        found = printable_text(found)
+    elif isinstance(found, tuple | list):
+        found = type(found)(map(with_printable_texts, found))
+    elif isinstance(found, dict):
+        found = {with_printable_texts(key): with_printable_texts(each) for key, each in found.items()}
+    elif is_dataclass(found) and not isinstance(found, type):
+        names = (each.name for each in fields(found) if each.init)
+        found = replace(found, **{name: with_printable_texts(getattr(found, name)) for name in names})
+    return cast(T, found)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from senseapp.core.errors import check_choice
 from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, runtime_words
 
 
@@ -77,11 +76,6 @@ TARGETS = {
 }
 """All targets by name, in the order in which they are offered; the first is also that of earlier runs."""
 USUAL_TARGET = next(iter(TARGETS))
-
-
-def check_target(name: str) -> None:
-    """Raise InvalidSpec unless there is a target of that name."""
-    check_choice("The target must be", name, TARGETS)
 
 
 def target_of_file(runtime: str, wanted: str) -> Target:

@@ -11,7 +11,7 @@ from senseapp.core.codec import register_family
 from senseapp.core.errors import InvalidSpec, check_choice, check_counts
 from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
-from senseapp.descriptions.targets import USUAL_TARGET, check_target
+from senseapp.descriptions.targets import TARGETS, USUAL_TARGET
 from senseapp.metrics import METRICS
 from senseapp.tasks import TASKS, task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
@@ -252,7 +252,7 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         check_choice("The goal must be", self.goal, get_args(Goal))
-        check_target(self.target)
+        check_choice("The target must be", self.target, TARGETS)
 
 
 def without_folders(settings: SettingsT) -> SettingsT:

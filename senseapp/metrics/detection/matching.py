@@ -134,25 +134,14 @@ def _matched(
     matched, ignored = (np.zeros((len(least), len(boxes)), dtype=bool) for _ in range(2))
     taken = np.zeros((len(least), len(at)), dtype=bool)
     for place in np.flatnonzero(overlaps.max(axis=1, initial=0.0) >= least.min()).tolist():
-        chosen = _partners(overlaps[place], least, taken & ~crowd, left_out)
-        found = np.flatnonzero(chosen >= 0)
-        taken[found, chosen[found]] = True
-        matched[found, place] = True
-        ignored[found, place] = left_out[chosen[found]]
+        blocked = (taken & ~crowd) | (overlaps[place] < least[:, None])  # (thresholds, objects)
+        # The object that overlaps most, of equals the last; objects that count nothing come behind all others.
+        fits = np.where(blocked, -np.inf, overlaps[place] - 2.0 * left_out)[:, ::-1]
+        found = np.flatnonzero(np.isfinite(fits.max(axis=1)))
+        chosen = len(at) - 1 - fits[found].argmax(axis=1)
+        taken[found, chosen] = matched[found, place] = True
+        ignored[found, place] = left_out[chosen]
     return matched, ignored
-
-
-def _partners(
-    overlaps: Floats, least: Floats, taken: NDArray[np.bool_], left_out: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """Return, for each threshold, the object that overlaps most, as in pycocotools; -1 for none."""
-    fits = np.where(taken | (overlaps < least[:, None]), -1.0, overlaps)  # (thresholds, objects)
-    chosen = np.full(len(least), -1, dtype=np.int64)
-    for group in (left_out, ~left_out):
-        among = np.where(group, fits, -1.0)
-        last = among.shape[1] - 1 - among[:, ::-1].argmax(axis=1)
-        chosen = np.where(among.max(axis=1) >= 0, last, chosen)
-    return chosen
 
 
 def packed(records: Sequence[ClassRecord]) -> list[float]:
