@@ -8,7 +8,6 @@ with at least its confidence, for any number of images. Which bound a metric has
 import math
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -41,8 +40,9 @@ class TestSequence:
     predictive algorithms to achieve risk control, Annals of Applied Statistics 19 (tests of candidates by bounds).
 
     >>> tests = TestSequence(error=0.08)
-    >>> [tests.test(lambda error: round(error, 3) >= 0.068), round(tests.next_error, 3)]
-    [True, 0.074]
+    >>> tests.add(passes=True)
+    >>> round(tests.next_error, 3)
+    0.074
     """
 
     __test__ = False  # no test of pytest
@@ -57,12 +57,9 @@ class TestSequence:
         share = (1 - _FIRST) / (self.done * (self.done + 1)) if self.done else _FIRST
         return share * self.error + self.passed_on
 
-    def test(self, holds: Callable[[float], bool]) -> bool:
-        """Return whether the next test passes: whether what is claimed ``holds`` but for such an error."""
-        error = self.next_error
-        passes = holds(error)
-        self.done, self.passed_on = self.done + 1, error if passes else 0.0
-        return passes
+    def add(self, passes: bool) -> None:
+        """Add the outcome of the next test: whether what is claimed holds but for :attr:`next_error`."""
+        self.done, self.passed_on = self.done + 1, self.next_error if passes else 0.0
 
 
 def check_images(num_samples: int, confidence: float) -> None:
