@@ -145,10 +145,9 @@ def _compiled(patterns: tuple[str, ...]) -> Callable[[str], bool]:
 
 _SEPARATORS = r"\s,;:|\""
 _SEPARATOR = re.compile(f"[{_SEPARATORS}]")
-# What a cell could be that begins at any separator; possessive, so that long runs of marks take linear time.
-_CELL = re.compile(
-    rf"(?:^|(?<=[{_SEPARATORS}]))(?P<marks>'*+)(?P<formula>[=+\-@＝＋－＠][^{_SEPARATORS}]*+)|\A'*+(?=[\t\r])"
-)
+_HARMLESS = rf"[+\-](?:(?:\d+\.?\d*|\.\d+)(?:[eE][+\-]?\d+)?)?(?:[{_SEPARATORS}]|\Z)"  # a number or a lone sign
+# Marks before a formula that could begin at any separator; possessive, so that long runs take linear time.
+_CELL = re.compile(rf"(?:^|(?<=[{_SEPARATORS}]))(?!{_HARMLESS})'*+(?=[=+\-@＝＋－＠])|\A'*+(?=[\t\r])")
 T = TypeVar("T")
 
 
@@ -160,7 +159,7 @@ def safe_cell(value: T) -> T | str:
     """
     if not isinstance(value, str):
         return value
-    return _CELL.sub(lambda found: found[0] if _is_harmless(found) else f"'{found[0]}", value)
+    return _CELL.sub(lambda found: f"'{found[0]}", value)
 
 
 def plain_cell(text: str) -> str:
@@ -172,15 +171,6 @@ def plain_cell(text: str) -> str:
     return _CELL.sub(lambda found: found[0].removeprefix("'"), text)
 
 
-def _is_harmless(cell: re.Match[str]) -> bool:
-    """Return whether a cell that begins as a formula is a number or a lone sign."""
-    return (
-        not cell["marks"]
-        and cell["formula"] is not None
-        and (cell["formula"] in ("+", "-") or _is_number(cell["formula"]))
-    )
-
-
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Return a table with a header, its texts made safe; those that hold any separator are in quotes."""
     return "".join(f"{','.join(map(_written, row))}\n" for row in (columns, *rows))
@@ -189,14 +179,6 @@ def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 def _written(value: object) -> str:
     text = "" if value is None else str(safe_cell(value))
     return '"' + text.replace('"', '""') + '"' if _SEPARATOR.search(text) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 _FLAGS = re.compile(r" \((?:with )?--[a-z][^()]*\)")
