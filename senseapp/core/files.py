@@ -109,7 +109,6 @@ PRIVATE = 0o077
 _LOCK_NAME = "server.lock"
 _log = logging.getLogger(__name__)
 _held: dict[Path, TextIO] = {}
-_masks: list[int] = []
 _holding = threading.Lock()
 
 
@@ -134,21 +133,6 @@ def make_private(folder: Path) -> None:
         _log.warning("others may look into the folder %s, which is not this user's alone", folder)
     else:
         folder.chmod(found.st_mode & ~PRIVATE)
-
-
-@contextmanager
-def private_files() -> Iterator[None]:
-    """Restrict files written in the body to their owner, in a command whose other files keep the user's umask.
-
-    The umask is process-wide: files that other threads write meanwhile are private too. Bodies of threads may overlap.
-    """
-    with _holding:
-        _masks.append(os.umask(PRIVATE))
-    try:
-        yield
-    finally:
-        with _holding:
-            os.umask(_masks.pop())  # the last body to end restores the first one's, which is the user's
 
 
 def lock_home(folder: Path) -> None:

@@ -63,7 +63,7 @@ def model_file(name: str) -> ModelFile:
     >>> model_file("compressed.int.safetensors.gz").title
     'weights as integers'
     """
-    return small_form(name) or next(form for form in MODEL_FILES if name.endswith(form.suffix))
+    return next(form for form in MODEL_FILES if name.endswith(form.suffix))
 
 
 def small_form(name: str) -> ModelFile | None:
