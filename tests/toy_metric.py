@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from senseapp.metrics import ClassificationMetric, powers
@@ -11,14 +10,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, kw_only=True)
-class Margin(ClassificationMetric):
-    """The mean difference of the two highest scores."""
-
-    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the powers of each image's drop."""
-        before, after = (first_over_second(scores) for scores in (baseline_output, output))
-        return powers(before, before - after)
+def drop_in_margin(baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+    """Return the powers of each image's drop in the difference of the two highest scores."""
+    before, after = (first_over_second(scores) for scores in (baseline_output, output))
+    return powers(before, before - after)
 
 
 def first_over_second(scores: Tensor) -> Tensor:
@@ -27,7 +22,8 @@ def first_over_second(scores: Tensor) -> Tensor:
     return highest[:, 0] - highest[:, 1]
 
 
-MARGIN = Margin(
+MARGIN = ClassificationMetric(
+    of_images=drop_in_margin,
     name="margin",
     label="Score margin",
     change_title="Drop in margin",

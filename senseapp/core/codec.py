@@ -27,55 +27,36 @@ _INFINITE = ("inf", "-inf", "nan")
 _VERSION = 1  # of all types so far
 
 
-@cache
-def _reader(cls: Any) -> Callable[[Any, Any], Any]:
-    return make_dict_structure_fn(cls, _converter, _cattrs_forbid_extra_keys=True)
-
-
-@cache
-def _writer(cls: Any) -> Callable[[Any], dict[str, Any]]:
-    return make_dict_unstructure_fn(cls, _converter)
-
-
-_converter.register_unstructure_hook(float, lambda value: value if math.isfinite(value) else str(value))
-
-
-def _float_from_json(value: Any, _: Any) -> float:
-    if type(value) is float and math.isfinite(value):
-        return value
-    return float(value) if value in _INFINITE else number(value, "a number")
-
-
-def _int_from_json(value: Any, _: Any) -> int:
-    is_usual = type(value) is int and -LARGEST_COUNT <= value <= LARGEST_COUNT
-    return value if is_usual else whole(value, "a count", least=-LARGEST_COUNT)
-
-
-_PLAIN: dict[type, Callable[[Any, Any], Any]] = {
-    float: _float_from_json,
-    int: _int_from_json,
-    bool: lambda value, _: truth(value, "a switch"),
-    str: lambda value, _: value if type(value) is str else text(value, "a text"),
+_reader = cache(partial(make_dict_structure_fn, converter=_converter, _cattrs_forbid_extra_keys=True))
+_writer = cache(partial(make_dict_unstructure_fn, converter=_converter))
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    float: lambda value: float(value) if value in _INFINITE else number(value, "a number"),
+    int: lambda value: whole(value, "a count", least=-LARGEST_COUNT),
+    bool: lambda value: truth(value, "a switch"),
+    str: lambda value: text(value, "a text"),
 }
 
 
 def _plain_reader(kind: type, value: Any, asked: Any) -> Any:
-    return _PLAIN[kind](value, asked) if asked is kind else asked(value)  # an enumeration of texts or numbers
+    if asked is not kind:  # an enumeration of texts or numbers
+        return asked(value)
+    is_usual = type(value) is kind and (kind in (str, bool) or -LARGEST_COUNT <= value <= LARGEST_COUNT)
+    return value if is_usual else _PLAIN[kind](value)
 
 
 for _kind in _PLAIN:
     _converter.register_structure_hook(_kind, partial(_plain_reader, _kind))
+_converter.register_unstructure_hook(float, lambda value: value if math.isfinite(value) else str(value))
 _converter.register_unstructure_hook(bytes, lambda value: base64.b64encode(value).decode())
 _converter.register_structure_hook(bytes, lambda value, _: base64.b64decode(value))
 
 
 def _is_list(kind: Any) -> bool:
-    """Return whether ``kind`` is ``tuple[Kind, ...]``."""
     return get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
 
 
 def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
-    """Return a reader of such tuples that looks up that of the items once, not for each of 100,000 tuples."""
+    """Return a reader of ``tuple[Kind, ...]`` that looks up that of the items once, not for each of 100,000 tuples."""
     (inner, _) = get_args(kind)
     hook = _converter.get_structure_hook(inner)
 

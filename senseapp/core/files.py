@@ -4,7 +4,6 @@ A lock lets one server at a time serve a home.
 """
 
 import errno
-import json
 import logging
 import os
 import re
@@ -110,7 +109,6 @@ PRIVATE = 0o077
 _LOCK_NAME = "server.lock"
 _log = logging.getLogger(__name__)
 _held: dict[Path, TextIO] = {}
-_masks: list[int] = []
 _holding = threading.Lock()
 
 
@@ -137,21 +135,6 @@ def make_private(folder: Path) -> None:
         folder.chmod(found.st_mode & ~PRIVATE)
 
 
-@contextmanager
-def private_files() -> Iterator[None]:
-    """Restrict files written in the body to their owner, in a command whose other files keep the user's umask.
-
-    The umask is process-wide: files that other threads write meanwhile are private too. Bodies of threads may overlap.
-    """
-    with _holding:
-        _masks.append(os.umask(PRIVATE))
-    try:
-        yield
-    finally:
-        with _holding:
-            os.umask(_masks.pop())  # the last body to end restores the first one's, which is the user's
-
-
 def lock_home(folder: Path) -> None:
     """Lock ``folder`` for this process until it ends in any way; further calls do nothing.
 
@@ -166,11 +149,16 @@ def lock_home(folder: Path) -> None:
             file = (folder / _LOCK_NAME).open("a+", encoding="utf-8")
         if not locked(file):
             with file:
-                raise HomeInUse(_holder(file))
+                file.seek(0)
+                who = file.read() or "a process that could not say which it is"
+            raise HomeInUse(
+                f"Another senseapp server works in this folder already: {who}. "
+                "Stop it first, or set SENSEAPP_HOME to another folder."
+            )
         _held[folder] = file
         with suppress(OSError):  # a full disk; the lock is held anyway
             file.truncate(0)
-            json.dump({"pid": os.getpid(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}, file)
+            file.write(f"process {os.getpid()}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
             file.flush()
 
 
@@ -187,20 +175,6 @@ def locked(file: IO[Any]) -> bool:
     except OSError:  # a file system without locks
         return True
     return True
-
-
-def _holder(file: TextIO) -> str:
-    """Return which process holds the lock."""
-    file.seek(0)
-    try:
-        told = json.load(file)
-        who = f"process {told['pid']}, since {told['since']}"
-    except (ValueError, KeyError, TypeError):
-        who = "a process that could not say which it is"
-    return (
-        f"Another senseapp server works in this folder already: {who}. "
-        "Stop it first, or set SENSEAPP_HOME to another folder."
-    )
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]

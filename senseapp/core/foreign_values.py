@@ -11,7 +11,7 @@ import re
 import reprlib
 import warnings
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from senseapp.core.texts import printable
 
@@ -21,6 +21,7 @@ _DIGITS = frozenset("0123456789+-.eE")
 _MOST_YAML_CHARACTERS = 1_000_000  # of thousands of layers
 _MOST_PYTHON_CHARACTERS = 400_000  # ten times the names of ImageNet's thousand classes
 _JSON_BEGINS = frozenset("-0123456789tfn")  # a number, true, false or null
+KindT = TypeVar("KindT")
 
 
 class BadValue(ValueError):
@@ -37,11 +38,7 @@ def decimal(text: str) -> float | None:
 
 
 def number(value: object, what: str, *, least: float = -math.inf, most: float = math.inf) -> float:
-    """Return a finite number from ``least`` to ``most``, also where a text writes it.
-
-    Raises:
-        BadValue: ``what`` is no such number.
-    """
+    """Return a finite number from ``least`` to ``most``, also where a text writes it; BadValue for anything else."""
     found = decimal(value) if isinstance(value, str) else _as_float(value)
     if found is None or not least <= found <= most:
         raise BadValue(f"{what} must be a finite number{_span(least, most)}, got {shown(value)}")
@@ -49,36 +46,32 @@ def number(value: object, what: str, *, least: float = -math.inf, most: float = 
 
 
 def whole(value: object, what: str, *, least: int = 0, most: int = LARGEST_COUNT) -> int:
-    """Return a whole number from ``least`` to ``most``, also one that is a float (3.0) or a text of digits.
-
-    Raises:
-        BadValue: ``what`` is no such number.
-    """
+    """Return a whole number from ``least`` to ``most``, also from a float (3.0) or digits; else BadValue."""
     found = value if is_int(value) else _digits(value) if isinstance(value, str) else _as_float(value)
     if found is None or not least <= found <= most or found != int(found):
         raise BadValue(f"{what} must be a whole number{_span(least, most)}, got {shown(value)}")
     return int(found)
 
 
+def _of_kind(value: object, kind: type[KindT], what: str, wanted: str) -> KindT:
+    if not isinstance(value, kind):
+        raise BadValue(f"{what} must be {wanted}, got {shown(value)}")
+    return value
+
+
 def truth(value: object, what: str) -> bool:
     """Return a switch; raises BadValue for anything but true and false."""
-    if not isinstance(value, bool):
-        raise BadValue(f"{what} must be true or false, got {shown(value)}")
-    return value
+    return _of_kind(value, bool, what, "true or false")
 
 
 def text(value: object, what: str) -> str:
     """Return a text; raises BadValue for anything else."""
-    if not isinstance(value, str):
-        raise BadValue(f"{what} must be a text, got {shown(value)}")
-    return value
+    return _of_kind(value, str, what, "a text")
 
 
 def items(value: object, what: str) -> list[Any]:
     """Return a list; raises BadValue for anything else."""
-    if not isinstance(value, list):
-        raise BadValue(f"{what} must be a list, got {shown(value)}")
-    return value
+    return _of_kind(value, list, what, "a list")
 
 
 def texts(value: object, what: str) -> tuple[str, ...]:
@@ -104,11 +97,7 @@ def shown(value: object) -> str:
 
 
 def read_json(content: str | bytes) -> Any:
-    """Return the content of a JSON text.
-
-    Raises:
-        BadValue: it is broken, nested too deeply, or holds a number that JSON does not have.
-    """
+    """Return the content of a JSON text; BadValue if it is broken, nested too deeply, or holds NaN or infinity."""
     try:
         return json.loads(content, parse_constant=_refused)
     except RecursionError as error:
@@ -120,11 +109,9 @@ def read_json(content: str | bytes) -> Any:
 def read_yaml(content: str) -> Any:
     """Return the content of a YAML text as plain values; numbers and switches are written as in JSON.
 
-    YAML's own forms of numbers (``1:30`` for 90, ``010`` for 8), its ``yes`` and its dates stay texts. Aliases, anchors
-    and tags are refused: a few lines of them stand for gigabytes, or name types of a program.
-
-    Raises:
-        BadValue: it is broken, too long, nested too deeply, or more than one document of such values.
+    YAML's own forms of numbers (``1:30`` for 90, ``010`` for 8), its ``yes`` and its dates stay texts. BadValue for a
+    text that is broken, too long, nested too deeply, or more than one document, and for aliases, anchors and tags: a
+    few lines of them stand for gigabytes, or name types of a program.
     """
     import yaml  # not needed by readers of other formats
 
@@ -155,13 +142,12 @@ def _digits(written: str) -> int | None:
 
 
 def read_python(content: str) -> Any:
-    """Return the content of a text that Python printed of lists, dictionaries, numbers and texts.
+    """Return the content of a text that Python printed of lists, dictionaries, numbers and texts; else BadValue.
+
+    Its length is limited, as the parser takes 500 bytes of memory for each character.
 
     >>> read_python("{0: 'cat', 1: 'dog'}")
     {0: 'cat', 1: 'dog'}
-
-    Raises:
-        BadValue: it is something else, or too long: the parser takes 500 bytes of memory for each character.
     """
     if len(content) > _MOST_PYTHON_CHARACTERS:
         raise BadValue(f"it has more than {_MOST_PYTHON_CHARACTERS:,} characters")

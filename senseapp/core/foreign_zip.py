@@ -12,6 +12,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -44,31 +45,18 @@ class TooManyMembers(ZipRefused):
 
 
 class ForeignZip:
-    """A zip archive, opened for reading.
+    """A zip archive, opened for reading: a path, or a seekable stream that stays open while members are read.
 
-    Args:
-        file: its path, or a seekable stream that stays open while members are read.
-        most_members: largest number of entries in its directory.
-
-    Attributes:
-        members: its entries, in the order of the directory, with their declared sizes.
-
-    Raises:
-        TooManyMembers: it has more entries.
-        BadZipFile, OSError, ...: one of :data:`ZIP_DAMAGE`.
+    ``members`` are its entries, in the order of the directory, with their declared sizes. TooManyMembers for more than
+    ``most_members``; one of :data:`ZIP_DAMAGE` for a damaged one.
     """
 
     def __init__(self, file: Path | IO[bytes], *, most_members: int) -> None:
-        own = file.open("rb") if isinstance(file, Path) else None
-        stream = own or file
-        assert not isinstance(stream, Path)
-        self._own, self._stream = own, stream
-        reader = _DirectoryReader(stream, most_members)
-        try:
-            self._zip = zipfile.ZipFile(reader)
-        except BaseException:
-            self.close()
-            raise
+        with ExitStack() as opened:
+            self._stream = opened.enter_context(file.open("rb")) if isinstance(file, Path) else file
+            reader = _DirectoryReader(self._stream, most_members)
+            self._zip = opened.enter_context(zipfile.ZipFile(reader))
+            self._opened = opened.pop_all()
         reader.listed = True
         self.members = tuple(self._zip.infolist())
 
@@ -85,8 +73,7 @@ class ForeignZip:
     def open(self, member: zipfile.ZipInfo) -> IO[bytes]:
         """Open a member, for readers that request a bounded number of bytes each time.
 
-        Raises:
-            ZipRefused: its compression is not supported.
+        ZipRefused if its compression is not supported.
         """
         if member.compress_type not in _METHODS:
             known = _UNREAD_METHODS.get(member.compress_type, f"method {member.compress_type}")
@@ -111,9 +98,7 @@ class ForeignZip:
     def chunks(self, member: zipfile.ZipInfo) -> Iterator[bytes]:
         """Yield the declared number of bytes of a member, in chunks of at most a megabyte.
 
-        Raises:
-            ZipRefused: its compression is not supported, or it holds fewer bytes than declared.
-            BadZipFile, OSError, ...: one of :data:`ZIP_DAMAGE`; also if it holds more bytes, by their check sum.
+        ZipRefused or one of :data:`ZIP_DAMAGE` if it is damaged, or holds fewer or more bytes than declared.
         """
         left = member.file_size
         with self.open(member) as file:
@@ -131,10 +116,7 @@ class ForeignZip:
 
     def close(self) -> None:
         """Close the archive, and a file that was opened by its path."""
-        if hasattr(self, "_zip"):
-            self._zip.close()
-        if self._own is not None:
-            self._own.close()
+        self._opened.close()
 
 
 class GuardedStream(io.RawIOBase):

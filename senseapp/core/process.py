@@ -71,10 +71,9 @@ def give_back_freed_memory() -> None:
 
 
 class ProcessCache:
-    """Keeps one object between pieces of work until :meth:`clear`; disabled before :meth:`keep`, and after it.
+    """Keeps one object between pieces of work from :meth:`keep` to :meth:`clear`.
 
-    An object has one owner: it is left by code that will not use it again, and removed when it is taken. For a process
-    that does one piece of work at a time.
+    An object has one owner: it is left by code that will not use it again, and removed when it is taken.
     """
 
     def __init__(self) -> None:
@@ -206,12 +205,9 @@ def quiet() -> Iterator[None]:
 
 
 class ChildProcess:
-    """A running program, which ends once ``requests``, its standard input, is closed.
+    """A running Python program, which ends once ``requests``, its standard input, is closed.
 
-    Args:
-        program: arguments of Python.
-        errors: file for its standard error stream; None discards it.
-        environment: None: that of this process.
+    ``errors`` is a file for its standard error stream, which is else discarded.
     """
 
     def __init__(

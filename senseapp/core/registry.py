@@ -26,14 +26,9 @@ NamedT = TypeVar("NamedT", bound=Named)
 class Registry(MutableMapping[str, NamedT]):
     """Objects by name: senseapp's own in their order, then those of installed packages, then those set by hand.
 
-    They are loaded on first access, so that a registry may name modules that import its own.
-
-    Args:
-        noun: name of an item in errors.
-        group: of entry points, whose values are ``module:name`` too.
-        own: ``module:name`` of each of senseapp's own.
-        added: called with each that is loaded or set.
-        filled_by: ``module:name`` of a registry whose objects add some to this one.
+    They are loaded on first access, so that a registry may name modules that import its own. Errors call an item by
+    ``noun``. ``own`` are ``module:name`` of senseapp's own, ``group`` the entry points of others, ``filled_by`` a
+    registry whose objects add some to this one; ``added`` is called with each that is loaded or set.
     """
 
     _lock: ClassVar = threading.RLock()  # one for all, as they fill each other
@@ -52,11 +47,7 @@ class Registry(MutableMapping[str, NamedT]):
         self._is_loading = self._is_loaded = False
 
     def named(self, name: str) -> NamedT:
-        """Return the object of that name.
-
-        Raises:
-            InvalidSpec: there is none; the message lists the existing names.
-        """
+        """Return the object of that name; InvalidSpec, with the existing names, if there is none."""
         try:
             return self[name]
         except KeyError:

@@ -46,11 +46,9 @@ def ignore_progress(_sentence: str) -> None:
 
 @dataclass(slots=True)
 class Progress:
-    """Reports each detail of a step, and how many of its images are done; ``report`` may stop the work by raising.
+    """Reports each detail of a step, and how many of its images are done.
 
-    Attributes:
-        title: step of the plan that goes on; empty where none is planned.
-        stopped: the exception from ``report``.
+    ``title`` is the step of the plan, if one is planned. ``report`` may stop the work by raising: ``stopped`` is that.
     """
 
     report: Callable[[str], None] = ignore_progress
@@ -84,11 +82,8 @@ class Progress:
 class OptionalSteps:
     """Improvements without which a file or a compressed model is still complete.
 
-    Attributes:
-        progress: receives the steps inside; its exceptions always end the work.
-        notes: a sentence for each improvement that was left out.
-        seconds: that improvements may take together, from :meth:`start` on; infinite by default.
-        clock: in seconds.
+    They may take ``seconds`` together, from :meth:`start` on. ``progress`` receives the steps inside; its exceptions
+    always end the work. ``notes`` has a sentence for each that was left out.
     """
 
     progress: Progress = field(default_factory=Progress)

@@ -22,6 +22,7 @@ from itertools import chain, islice
 from typing import Final, TypeAlias
 
 from senseapp.core import foreign_values
+from senseapp.core.registry import grouped
 from senseapp.core.texts import listed, plain_cell, plural, printable
 
 MOST_BYTES: Final = 64_000_000  # the 1.28 million training files of ImageNet in rows of 50 bytes
@@ -53,12 +54,8 @@ class TableError(ValueError):
 class Table:
     """The cells of a delimited text, without surrounding spaces.
 
-    Attributes:
-        rows: all rows except blank ones and comments, ``# …``, padded to the length of the first, which may be a
-            header.
-        lines: the line in the file on which each row ends, from 1.
-        delimiter: separator of the cells.
-        notes: sentences on what was detected, if unusual.
+    ``rows`` are all but blank ones and comments, ``# …``, padded to the length of the first, which may be a header;
+    ``lines`` are those in the file, from 1, on which they end. ``notes`` say what was detected, if unusual.
     """
 
     rows: tuple[tuple[str, ...], ...]
@@ -76,55 +73,42 @@ def read_table(
 ) -> Table:
     """Read ``content`` as a table of two or more columns.
 
-    Args:
-        content: the file.
-        score: agreement of the first rows with other knowledge; of several delimiters that fit the lines, the one with
-            the highest score is used, else the first of comma, semicolon, tab, bar, spaces, last space.
-        most_bytes: limit of the file.
-
-    Raises:
-        TableError: too large, not text, empty, without a delimiter, or a line has more cells than the first.
+    Of several delimiters that fit the lines, the one is used whose first rows have the highest ``score``, which says
+    how far they agree with other knowledge; else the first of comma, semicolon, tab, bar, spaces, last space.
+    TableError if it is too large, not text, empty, without a delimiter, or a line has more cells than the first.
     """
     text = _SEPARATOR_LINE.sub("", decoded_text(content, most_bytes))
     if not text.strip():
         raise TableError("It is empty.")
-    first = {mark: _first_rows(text, mark) for mark in _DELIMITERS}
+    lines = list(io.StringIO(text, newline=""))
+    if long := next((number for number, line in enumerate(lines, start=1) if len(line) > _LONGEST_LINE), 0):
+        raise TableError(f"Line {long} has more than {_LONGEST_LINE:,} letters, the most that are read.")
+    first = {mark: _first_rows(lines, mark) for mark in _DELIMITERS}
     fitting = {mark: share for mark, rows in first.items() if (share := _share_fitting(rows)) >= 0.5}
+    wide = (mark for mark, rows in first.items() if rows and len(rows[0][1]) > 1)
+    mark = next(wide, _DELIMITERS[0])  # whose misfit is told where none fits
+    if fitting:  # the first of equals
+        mark = max(fitting, key=lambda each: (score(_table(first[each], each)), fitting[each]))
+    table = _table(_bounded(_rows(lines, mark), mark), mark)
     if not fitting:
-        raise _unfit(text, first)
-    mark = max(fitting, key=lambda each: (score(_table(first[each], each)), fitting[each]))  # the first of equals
-    table = _table(_bounded(_rows(text, mark), mark), mark)
+        raise TableError(
+            "Neither commas, semicolons, tabs nor spaces separate its columns: "
+            f"the first line is {_quoted(table.rows[0], ' ') if table.rows else ''!r}."
+        )
     notes = [f"Its columns are separated by {_DELIMITER_WORDS[mark]}."] if mark in _DELIMITER_WORDS else []
     if isinstance(content, bytes) and _encoding(content) == _WINDOWS:
         notes.append("It is not UTF-8 and was read as Windows-1252: check letters with accents.")
     return replace(table, notes=tuple(notes))
 
 
-def _unfit(text: str, first: Mapping[str, Sequence[_Row]]) -> TableError:
-    """Return why no delimiter fits the lines: quotes do not close, or most lines are wider than the first."""
-    mark = next((mark for mark, rows in first.items() if rows and len(rows[0][1]) > 1), _DELIMITERS[0])
-    try:
-        table = _table(_bounded(_rows(text, mark), mark), mark)
-    except TableError as error:
-        return error
-    return TableError(
-        "Neither commas, semicolons, tabs nor spaces separate its columns: "
-        f"the first line is {_quoted(table.rows[0], ' ') if table.rows else ''!r}."
-    )
-
-
 def decoded_text(content: bytes | str, most_bytes: int = MOST_BYTES) -> str:
-    """Return the text without its byte-order mark.
-
-    Raises:
-        TableError: it is larger than ``most_bytes``, or not text.
-    """
+    """Return the text without its byte-order mark; TableError if it is larger than ``most_bytes``, or not text."""
     if len(content) > most_bytes:
         raise TableError(f"It has more than {most_bytes // 10**6} MB, the most that is read.")
     if isinstance(content, bytes):
-        for start, what in _BINARY.items():
-            if content.startswith(start):
-                raise TableError(f"It is {what}, not text. Save it as CSV in UTF-8.")
+        what = next((what for start, what in _BINARY.items() if content.startswith(start)), "")
+        if what:
+            raise TableError(f"It is {what}, not text. Save it as CSV in UTF-8.")
         try:
             content = content.decode(_encoding(content))
         except UnicodeDecodeError as error:
@@ -146,28 +130,15 @@ def _encoding(content: bytes) -> str:
 _Row: TypeAlias = tuple[int, Sequence[str]]
 
 
-def _rows(text: str, mark: str) -> Iterator[_Row]:
+def _rows(lines: Sequence[str], mark: str) -> Iterator[_Row]:
     """Yield the line number and the stripped cells of each row that is not only a comment; TableError if none."""
-    lines = _bounded_lines(io.StringIO(text, newline=""))
+    reader = csv.reader(lines, delimiter=" " if mark == _LAST_SPACE else mark, skipinitialspace=True, strict=True)
     at_last_space = ((number, line.strip().rsplit(None, 1)) for number, line in enumerate(lines, start=1))
-    for line, row in at_last_space if mark == _LAST_SPACE else _split_by_csv(lines, mark):
-        cells = tuple(map(str.strip, row))  # the garbage collector does not track tuples of strings
-        if any(cells) and (cells[0][:1] != "#" or any(cells[1:])):
-            yield line, cells
-
-
-def _bounded_lines(stream: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(stream, start=1):
-        if len(line) > _LONGEST_LINE:
-            raise TableError(f"Line {number} has more than {_LONGEST_LINE:,} letters, the most that are read.")
-        yield line
-
-
-def _split_by_csv(lines: Iterator[str], mark: str) -> Iterator[_Row]:
-    reader = csv.reader(lines, delimiter=mark, skipinitialspace=True, strict=True)
     try:
-        for row in reader:
-            yield reader.line_num, row
+        for line, row in at_last_space if mark == _LAST_SPACE else ((reader.line_num, row) for row in reader):
+            cells = tuple(map(str.strip, row))  # the garbage collector does not track tuples of strings
+            if any(cells) and (cells[0][:1] != "#" or any(cells[1:])):
+                yield line, cells
     except csv.Error as error:
         raise TableError(f"Line {max(1, reader.line_num)} is not CSV ({error}).") from error
 
@@ -177,20 +148,18 @@ def _width(row: Sequence[str]) -> int:
     return next((place for place in range(len(row), 0, -1) if row[place - 1]), 0)
 
 
-def _first_rows(text: str, mark: str) -> list[_Row]:
+def _first_rows(lines: Sequence[str], mark: str) -> list[_Row]:
     """Return the first rows that can be read."""
     rows: list[_Row] = []
     with suppress(TableError):
-        rows.extend(islice(_rows(text, mark), 500))
+        rows.extend(islice(_rows(lines, mark), 500))
     return rows
 
 
 def _share_fitting(rows: Sequence[_Row]) -> float:
     """Return the share of rows with at least two cells and at most as many as the first; 0 for one column."""
-    if not rows or len(rows[0][1]) < 2:
-        return 0.0
-    most = len(rows[0][1])
-    return sum(len(row) > 1 and _width(row) <= most for _, row in rows) / len(rows)
+    most = len(rows[0][1]) if rows else 0
+    return sum(len(row) > 1 and _width(row) <= most for _, row in rows) / len(rows) if most > 1 else 0.0
 
 
 def _table(rows: Iterable[_Row], mark: str) -> Table:
@@ -258,38 +227,27 @@ def read_records(
 ) -> tuple[tuple[TableRecord, ...], tuple[str, ...]]:
     """Read a table whose first line names ``columns``, in any order; return its rows, and notes on how it was read.
 
-    Raises:
-        TableError: see :func:`~senseapp.core.tables.read_table`; a column is missing or repeated.
+    TableError as in :func:`read_table`, and where a column is missing or repeated.
     """
     wanted = {column_key(name): name for name in columns}
-    table = read_table(content, score=lambda first: len(wanted.keys() & _keys(first)), most_bytes=most_bytes)
-    places = _places(table, wanted)
-    rows = [{name: plain_cell(row[place]) for name, place in places.items()} for row in table.rows[1:]]
-    decimal = (
-        "," if table.delimiter == ";" and any(map(_COMMA_NUMBER.fullmatch, chain(*map(dict.values, rows)))) else "."
+    table = read_table(
+        content, score=lambda first: len(wanted.keys() & set(map(column_key, first.rows[0]))), most_bytes=most_bytes
     )
-    surplus = [name for place, name in enumerate(table.rows[0]) if name and place not in places.values()]
-    unread = (f"{plural(len(surplus), 'column')} of it not read: {listed(surplus)}.",) if surplus else ()
-    commas = ("Commas in its numbers are decimal marks.",) if decimal == "," else ()
-    found = zip(table.lines[1:], rows, strict=True)
-    records = tuple(TableRecord(line=line, cells=cells, decimal=decimal) for line, cells in found)
-    return records, (*table.notes, *commas, *unread)
-
-
-def _keys(table: Table) -> list[str]:
-    return [column_key(cell) for cell in table.rows[0]]
-
-
-def _places(table: Table, wanted: Mapping[str, str]) -> dict[str, int]:
-    """Return the index of each column whose key is in ``wanted``, by its name."""
-    keys = _keys(table)
-    missing = [name for key, name in wanted.items() if key not in keys]
-    if missing:
+    found = grouped((column_key(cell), place) for place, cell in enumerate(table.rows[0]))
+    if missing := [name for key, name in wanted.items() if key not in found]:
         raise TableError(
-            f"Its first line must name the columns {','.join(wanted.values())}; it is {table.quoted(0)!r} and lacks "
+            f"Its first line must name the columns {','.join(columns)}; it is {table.quoted(0)!r} and lacks "
             f"{', '.join(missing)}."
         )
-    repeated = next((name for key, name in wanted.items() if keys.count(key) > 1), "")
-    if repeated:
+    if repeated := next((name for key, name in wanted.items() if len(found[key]) > 1), ""):
         raise TableError(f"Its first line names the column {repeated} more than once: {table.quoted(0)!r}.")
-    return {name: keys.index(key) for key, name in wanted.items()}
+    places = {name: found[key][0] for key, name in wanted.items()}
+    rows = [{name: plain_cell(row[place]) for name, place in places.items()} for row in table.rows[1:]]
+    commas = table.delimiter == ";" and any(map(_COMMA_NUMBER.fullmatch, chain(*map(dict.values, rows))))
+    surplus = [name for place, name in enumerate(table.rows[0]) if name and place not in places.values()]
+    unread = (f"{plural(len(surplus), 'column')} of it not read: {listed(surplus)}.",) if surplus else ()
+    records = tuple(
+        TableRecord(line=line, cells=cells, decimal="," if commas else ".")
+        for line, cells in zip(table.lines[1:], rows, strict=True)
+    )
+    return records, (*table.notes, *("Commas in its numbers are decimal marks.",) * commas, *unread)

@@ -113,8 +113,7 @@ _WILD = re.compile(r"[*?\[]")
 def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
     """Return a function that tests whether a name is one of ``patterns``, or matches one; case-sensitive.
 
-    Raises:
-        InvalidSpec: there are more than 10,000 names or 500 patterns among them, or one of over 400 characters.
+    InvalidSpec for more than 10,000 names or 500 patterns, or one of over 400 characters.
     """
     return _compiled(tuple(dict.fromkeys(patterns)))
 
@@ -146,10 +145,9 @@ def _compiled(patterns: tuple[str, ...]) -> Callable[[str], bool]:
 
 _SEPARATORS = r"\s,;:|\""
 _SEPARATOR = re.compile(f"[{_SEPARATORS}]")
-# What a cell could be that begins at any separator; possessive, so that long runs of marks take linear time.
-_CELL = re.compile(
-    rf"(?:^|(?<=[{_SEPARATORS}]))(?P<marks>'*+)(?P<formula>[=+\-@＝＋－＠][^{_SEPARATORS}]*+)|\A'*+(?=[\t\r])"
-)
+_HARMLESS = rf"[+\-](?:(?:\d+\.?\d*|\.\d+)(?:[eE][+\-]?\d+)?)?(?:[{_SEPARATORS}]|\Z)"  # a number or a lone sign
+# Marks before a formula that could begin at any separator; possessive, so that long runs take linear time.
+_CELL = re.compile(rf"(?:^|(?<=[{_SEPARATORS}]))(?!{_HARMLESS})'*+(?=[=+\-@＝＋－＠])|\A'*+(?=[\t\r])")
 T = TypeVar("T")
 
 
@@ -161,7 +159,7 @@ def safe_cell(value: T) -> T | str:
     """
     if not isinstance(value, str):
         return value
-    return _CELL.sub(lambda found: found[0] if _is_harmless(found) else f"'{found[0]}", value)
+    return _CELL.sub(lambda found: f"'{found[0]}", value)
 
 
 def plain_cell(text: str) -> str:
@@ -173,15 +171,6 @@ def plain_cell(text: str) -> str:
     return _CELL.sub(lambda found: found[0].removeprefix("'"), text)
 
 
-def _is_harmless(cell: re.Match[str]) -> bool:
-    """Return whether a cell that begins as a formula is a number or a lone sign."""
-    return (
-        not cell["marks"]
-        and cell["formula"] is not None
-        and (cell["formula"] in ("+", "-") or _is_number(cell["formula"]))
-    )
-
-
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Return a table with a header, its texts made safe; those that hold any separator are in quotes."""
     return "".join(f"{','.join(map(_written, row))}\n" for row in (columns, *rows))
@@ -190,14 +179,6 @@ def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 def _written(value: object) -> str:
     text = "" if value is None else str(safe_cell(value))
     return '"' + text.replace('"', '""') + '"' if _SEPARATOR.search(text) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 _FLAGS = re.compile(r" \((?:with )?--[a-z][^()]*\)")
@@ -227,16 +208,14 @@ def with_printable_texts(record: T) -> T:
 
     It may be a dataclass, a tuple, a list, a dictionary or a plain value.
     """
-    return cast(T, _printable(record))
-
-
-def _printable(value: Any) -> Any:
-    if isinstance(value, str):
-        return printable_text(value) if type(value) is str else value  # members of an enumeration stay
-    if isinstance(value, tuple | list):
-        return type(value)(map(_printable, value))
-    if isinstance(value, dict):
-        return {_printable(key): _printable(each) for key, each in value.items()}
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    return replace(value, **{each.name: _printable(getattr(value, each.name)) for each in fields(value) if each.init})
+    found: Any = record
+    if type(found) is str:  # members of an enumeration stay
+        found = printable_text(found)
+    elif isinstance(found, tuple | list):
+        found = type(found)(map(with_printable_texts, found))
+    elif isinstance(found, dict):
+        found = {with_printable_texts(key): with_printable_texts(each) for key, each in found.items()}
+    elif is_dataclass(found) and not isinstance(found, type):
+        names = (each.name for each in fields(found) if each.init)
+        found = replace(found, **{name: with_printable_texts(getattr(found, name)) for name in names})
+    return cast(T, found)

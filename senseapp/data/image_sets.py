@@ -19,7 +19,6 @@ from torchvision import datasets
 
 from senseapp.compat.vision_internals import labels_of
 from senseapp.core.errors import InvalidDataset, first_line_of
-from senseapp.core.files import private_files
 from senseapp.data.arrangement import Arrangement
 from senseapp.data.contents import Contents, Entry, Unreadable
 from senseapp.data.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder
@@ -132,16 +131,15 @@ def fetch_image_set(name: str, report: Callable[[str], None]) -> None:
 
 def _download(name: str, download: Future[None]) -> None:
     try:
-        with private_files():
-            partial_folder = new_partial_folder(name)
-            try:
-                TORCHVISION_SETS[name](partial_folder, download=True)
-                for archive in (path for path in partial_folder.rglob("*") if path.suffix in _ARCHIVES):
-                    archive.unlink(missing_ok=True)
-                if not is_downloaded(name):  # by another process or thread, in the meantime
-                    partial_folder.rename(image_set_folder(name))
-            finally:
-                shutil.rmtree(partial_folder, ignore_errors=True)
+        partial_folder = new_partial_folder(name)  # of its owner alone, as of all temporary folders
+        try:
+            TORCHVISION_SETS[name](partial_folder, download=True)
+            for archive in (path for path in partial_folder.rglob("*") if path.suffix in _ARCHIVES):
+                archive.unlink(missing_ok=True)
+            if not is_downloaded(name):  # by another process or thread, in the meantime
+                partial_folder.rename(image_set_folder(name))
+        finally:
+            shutil.rmtree(partial_folder, ignore_errors=True)
     except Exception as error:  # whatever torchvision, the network, the disk or a damaged archive ran into
         download.set_exception(error)
     else:

@@ -13,7 +13,7 @@ from senseapp.descriptions.compressions import (
     option,
     options_of,
 )
-from senseapp.descriptions.levels import DENSE_BITS, BitScale, FractionScale, LevelScale, parse_numbers, tidy_level
+from senseapp.descriptions.levels import DENSE_BITS, BitScale, LevelScale, parse_numbers, tidy_level
 from senseapp.descriptions.sources import SOURCES, ModelSource
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "CompressionConfig",
     "CompressionDescription",
     "Effect",
-    "FractionScale",
     "LevelScale",
     "ModelSource",
     "Option",

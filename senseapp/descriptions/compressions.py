@@ -32,28 +32,15 @@ class Option:
     label: str
     help: str
     choices: Mapping[Any, str]
-    switch: bool
+    switch: bool = False
     title: str
-    when: Callable[[Mapping[str, Any]], bool]
-    flag_of: Mapping[str, Any]
+    when: Callable[[Mapping[str, Any]], bool] = lambda values: True
+    flag_of: Mapping[str, Any] = field(default_factory=dict)
 
 
-def option(
-    default: ValueT,
-    *,
-    label: str,
-    help: str,
-    choices: Mapping[ValueT, str],
-    switch: bool = False,
-    title: str = "",
-    when: Callable[[Mapping[str, Any]], bool] = lambda values: True,
-    flag_of: Mapping[str, ValueT] | None = None,
-) -> ValueT:
-    """Return a dataclass field with an :class:`Option`; its type is that of its default, as for ``field``."""
-    about = Option(
-        label=label, help=help, choices=choices, switch=switch, title=title or label, when=when, flag_of=flag_of or {}
-    )
-    found: ValueT = field(default=default, metadata={_KEY: about})
+def option(default: ValueT, *, label: str, title: str = "", **about: Any) -> ValueT:
+    """Return a dataclass field with an :class:`Option` of these; its type is that of its default, as for ``field``."""
+    found: ValueT = field(default=default, metadata={_KEY: Option(label=label, title=title or label, **about)})
     return found
 
 

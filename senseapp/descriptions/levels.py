@@ -5,7 +5,6 @@ and bits.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -58,8 +57,8 @@ def tidy_level(level: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelScale(ABC):
-    """Scale of the levels of one compression.
+class LevelScale:
+    """Scale of the levels of one compression: shares of a layer's weights or channels by default.
 
     Attributes:
         noun: of the compression, for error messages: ``sparsity``.
@@ -76,50 +75,67 @@ class LevelScale(ABC):
 
     noun: str
     axis: str
-    choices: tuple[float, ...]
-    default: tuple[float, ...]
+    choices: tuple[float, ...] = FRACTIONS
+    default: tuple[float, ...] = (0.25, 0.5, 0.75)
 
-    unit: ClassVar[str]
-    suffix: ClassVar[str]
-    per_level: ClassVar[float]
-    untouched: ClassVar[float]
-    usual: ClassVar[float]
-    example: ClassVar[str]
-    step: ClassVar[float]
-    reached_format: ClassVar[str]
-    stronger_is_lower: ClassVar[bool]
-    any_between: ClassVar[bool]
+    unit: ClassVar[str] = "percent"
+    suffix: ClassVar[str] = "%"
+    per_level: ClassVar[float] = 100.0
+    untouched: ClassVar[float] = 0.0
+    usual: ClassVar[float] = 0.5
+    example: ClassVar[str] = "35, 85"
+    step: ClassVar[float] = 0.1
+    reached_format: ClassVar[str] = ".1f"
+    stronger_is_lower: ClassVar[bool] = False
+    any_between: ClassVar[bool] = True
 
     @property
-    @abstractmethod
     def bounds(self) -> tuple[float, float]:
         """Least and greatest limit that a layer may be given."""
+        return 0.0, 0.99
 
     @property
-    @abstractmethod
     def rule(self) -> str:
         """Which levels there are, to follow "must be"."""
+        return "above 0 % and below 100 %"
 
-    @abstractmethod
     def allows(self, level: float) -> bool:
         """Return whether a layer can be compressed to ``level``; the untouched level does not compress."""
+        return 0.0 < level < 1.0
 
-    @abstractmethod
     def grid(self, measured: Sequence[float]) -> tuple[float, ...]:
-        """Return the levels that a solver may choose, gentlest first, beginning with the untouched one."""
+        """Return the levels that a solver may choose, gentlest first, beginning with the untouched one.
 
-    @abstractmethod
+        Each gap between measured levels is cut into 10, 5, 2 or 1 equal steps, for about 20 levels in all.
+        """
+        return _finer(tuple(measured))
+
     def damage(
         self, measured: Sequence[float], damages: NDArray[np.float64], wanted: Sequence[float]
     ) -> NDArray[np.float64]:
         """Interpolate the damage of layers at the levels ``wanted``, (layers, wanted); constant beyond the last.
 
-        ``damages``, (layers, measured), are those at the levels ``measured``, gentlest first.
+        ``damages``, (layers, measured), are those at the levels ``measured``, gentlest first. It is a monotone cubic
+        through zero.
         """
+        from scipy.interpolate import PchipInterpolator
 
-    @abstractmethod
+        inside = np.clip(np.asarray(wanted, dtype=np.float64), 0.0, measured[-1])
+        from_zero = np.concatenate([np.zeros((len(damages), 1)), damages], axis=1)
+        found: NDArray[np.float64] = np.maximum(PchipInterpolator([0.0, *measured], from_zero, axis=1)(inside), 0.0)
+        return found
+
     def reference(self, levels: Sequence[float], target: float) -> float:
         """Return the one of ``levels`` whose damage tells layers apart best where ``target`` is aimed at."""
+        return min(levels, key=lambda level: abs(level - target))
+
+    def parse(self, text: str, *, what: str) -> tuple[float, ...]:
+        """Read percents; levels that are all below 1 % are most likely meant as shares, and are refused."""
+        numbers = parse_numbers(text, what=what)
+        if all(0 < number < 1 for number in numbers):
+            meant = ",".join(f"{100 * number:g}" for number in numbers)
+            raise InvalidSpec(f"{what} are percents, and {text!r} would be below 1 %. For these shares write {meant}.")
+        return tuple(self.from_shown(number) for number in numbers)
 
     def check(self, levels: Iterable[float]) -> None:
         """Raise InvalidSpec, with the rule and examples, unless every level can be measured."""
@@ -154,10 +170,6 @@ class LevelScale(ABC):
         """Return the level that ``number`` in people's unit means; the exact inverse of :meth:`shown`."""
         return round(number / self.per_level, _SHOWN_DIGITS + 2)
 
-    def parse(self, text: str, *, what: str) -> tuple[float, ...]:
-        """Read levels as people write them: ``25,50`` percent, ``8,4`` bits; see :func:`parse_numbers`."""
-        return tuple(self.from_shown(number) for number in parse_numbers(text, what=what))
-
     def text(self, level: float) -> str:
         """Return a level in display units: ``50 %``, ``4 bits``."""
         return f"{self.shown(level):g} {self.suffix}"
@@ -169,58 +181,6 @@ class LevelScale(ABC):
     def reached_text(self, level: float) -> str:
         """Return a level that was truly reached: ``12.5 %``, ``4 bits``."""
         return f"{self.shown(level):{self.reached_format}} {self.suffix}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FractionScale(LevelScale):
-    """Levels are shares of a layer's weights or channels, strictly between 0 and 1, shown in percent."""
-
-    choices: tuple[float, ...] = FRACTIONS
-    default: tuple[float, ...] = (0.25, 0.5, 0.75)
-
-    unit: ClassVar[str] = "percent"
-    suffix: ClassVar[str] = "%"
-    per_level: ClassVar[float] = 100.0
-    untouched: ClassVar[float] = 0.0
-    usual: ClassVar[float] = 0.5
-    example: ClassVar[str] = "35, 85"
-    step: ClassVar[float] = 0.1
-    reached_format: ClassVar[str] = ".1f"
-    stronger_is_lower: ClassVar[bool] = False
-    any_between: ClassVar[bool] = True
-    bounds: ClassVar[tuple[float, float]] = (0.0, 0.99)
-    rule: ClassVar[str] = "above 0 % and below 100 %"
-
-    def parse(self, text: str, *, what: str) -> tuple[float, ...]:
-        """Read percents; levels that are all below 1 % are most likely meant as shares, and are refused."""
-        numbers = parse_numbers(text, what=what)
-        if all(0 < number < 1 for number in numbers):
-            meant = ",".join(f"{100 * number:g}" for number in numbers)
-            raise InvalidSpec(f"{what} are percents, and {text!r} would be below 1 %. For these shares write {meant}.")
-        return tuple(self.from_shown(number) for number in numbers)
-
-    def allows(self, level: float) -> bool:
-        """Return whether ``level`` lies strictly between 0 and 1."""
-        return 0.0 < level < 1.0
-
-    def grid(self, measured: Sequence[float]) -> tuple[float, ...]:
-        """Cut each gap between measured levels into 10, 5, 2 or 1 equal steps, for about 20 levels in all."""
-        return _finer(tuple(measured))
-
-    def damage(
-        self, measured: Sequence[float], damages: NDArray[np.float64], wanted: Sequence[float]
-    ) -> NDArray[np.float64]:
-        """Follow a monotone cubic through zero."""
-        from scipy.interpolate import PchipInterpolator
-
-        inside = np.clip(np.asarray(wanted, dtype=np.float64), 0.0, measured[-1])
-        from_zero = np.concatenate([np.zeros((len(damages), 1)), damages], axis=1)
-        found: NDArray[np.float64] = np.maximum(PchipInterpolator([0.0, *measured], from_zero, axis=1)(inside), 0.0)
-        return found
-
-    def reference(self, levels: Sequence[float], target: float) -> float:
-        """Return the level nearest to ``target``."""
-        return min(levels, key=lambda level: abs(level - target))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +211,10 @@ class BitScale(LevelScale):
         """Which levels there are, to follow "must be"."""
         return f"a whole number of bits from {min(self.choices):g} to {max(self.choices):g}"
 
+    def parse(self, text: str, *, what: str) -> tuple[float, ...]:
+        """Read bits: ``8,4``."""
+        return tuple(self.from_shown(number) for number in parse_numbers(text, what=what))
+
     def allows(self, level: float) -> bool:
         """Return whether ``level`` is a whole number between the fewest and the most bits."""
         return level % 1 == 0 and min(self.choices) <= level <= max(self.choices)
@@ -278,5 +242,5 @@ class BitScale(LevelScale):
 def _finer(measured: tuple[float, ...]) -> tuple[float, ...]:
     """Return the grid of fractions; kept, since the layers of a run were measured at the same levels."""
     steps = next(steps for steps in _TIDY_STEPS if steps * len(measured) <= _GRID_POINTS or steps == 1)
-    between = np.linspace([FractionScale.untouched, *measured[:-1]], measured, steps, endpoint=False, axis=1)
+    between = np.linspace([LevelScale.untouched, *measured[:-1]], measured, steps, endpoint=False, axis=1)
     return (*map(tidy_level, between.ravel().tolist()), measured[-1])

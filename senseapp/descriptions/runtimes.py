@@ -1,4 +1,4 @@
-"""Descriptions of runtimes: names, files, and the words for pages, reports and commands."""
+"""Descriptions of runtimes and of simulated processors: names, files, and words for pages, reports and commands."""
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -8,35 +8,71 @@ from senseapp.core.registry import Registry, object_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeDescription:
-    """One program that runs networks from files.
+class Program:
+    """A program that networks run in, which may have to be installed.
 
     Attributes:
-        name: in settings, files and on the command line.
-        label: the name people see.
+        name, label: in settings, files and on the command line; the name people see.
+        operations: ``module:name`` of what runs files in it; it may load torch.
+        package, added_by: what must be importable for it, if senseapp itself does not depend on it, and the command
+            that installs that.
+    """
+
+    name: str
+    label: str
+    operations: str
+    package: str = ""
+    added_by: str = ""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its files can be run here, and not only what was measured of them be shown."""
+        return bool(self.operations) and (not self.package or find_spec(self.package) is not None)
+
+    @property
+    def how_to_add(self) -> str:
+        """How it is added where it is not installed, in a sentence."""
+        return f"{self.label} is not installed here. To add it: {self.added_by}"
+
+    def check_installed(self) -> None:
+        """Raise InvalidSpec, with how it is added, if it is not installed here."""
+        if not self.is_installed:
+            raise InvalidSpec(self.how_to_add)
+
+    def load(self) -> object:
+        """Import and return its operations; InvalidSpec if it is not installed here."""
+        self.check_installed()
+        return object_at(self.operations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorDescription(Program):
+    """A processor that is simulated here: files run on it as on the device, only slowly.
+
+    Its operations are a function that compiles the content of an ONNX file for it and returns a
+    :class:`~senseapp.runtimes.open_file.OpenFile`; the argument ``context`` is where the compiled file is put.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeDescription(Program):
+    """One program that runs networks from files; its operations are a :class:`~senseapp.runtimes.base.Runtime`.
+
+    Attributes:
         file_title: what its files are called: ``ONNX``.
         suffix: of its files, with the dot.
-        operations: ``module:name`` of its :class:`~senseapp.runtimes.base.Runtime`; it may load torch.
-        package: that must be importable for it; empty where senseapp itself depends on it.
-        added_by: the command that installs ``package``.
-        has_int8: whether it computes in int8, so that its quantizer can be asked for such files.
-        has_int8_ends: whether inputs and outputs of such files can be int8, too.
+        has_int8, has_int8_ends: whether it computes in int8, so that its quantizer can be asked for such files, and
+            whether their inputs and outputs can be int8, too.
         opened_by: what else opens its files.
         runs_on: where its files run, for a sentence: ``on phones, servers and in browsers``.
-        loading: Python that opens the file ``{name}``.
-        running: Python that runs it on ``images``.
+        loading, running: Python that opens the file ``{name}``, and that runs it on ``images``.
         converters: quantizers that take which parts of a file stay in float, for a sentence.
         on_device: commands that time the file ``{name}`` on the device that it is for, and write a report.
         warm_up: modules that take long to load, for a process that has nothing else to do.
     """
 
-    name: str
-    label: str
     file_title: str
     suffix: str
-    operations: str
-    package: str = ""
-    added_by: str = ""
     has_int8: bool = False
     has_int8_ends: bool = False
     opened_by: str = ""
@@ -48,19 +84,9 @@ class RuntimeDescription:
     warm_up: tuple[str, ...] = field(default=())
 
     @property
-    def is_installed(self) -> bool:
-        """Whether its files can be run here, and not only what was measured of them be shown."""
-        return bool(self.operations) and (not self.package or find_spec(self.package) is not None)
-
-    @property
     def file_words(self) -> str:
         """What one of its files is called in a sentence: ``ONNX file``."""
         return self.file_title if self.file_title.endswith("file") else f"{self.file_title} file"
-
-    @property
-    def how_to_add(self) -> str:
-        """How it is added where it is not installed, in a sentence."""
-        return f"{self.label} is not installed here. To add it: {self.added_by}"
 
     @property
     def is_absent(self) -> str:
@@ -112,14 +138,7 @@ def runtime_words(name: str) -> RuntimeDescription:
     return RuntimeDescription(name=name, label=name, file_title=name, suffix="", operations="", opened_by=name)
 
 
-def operations_of(name: str) -> object:
-    """Import and return the operations of a runtime.
-
-    Raises:
-        InvalidSpec: there is none of that name, or it is not installed; the message says which there are, or how it is
-            added.
-    """
-    description = RUNTIMES.named(name)
-    if not description.is_installed:
-        raise InvalidSpec(description.how_to_add)
-    return object_at(description.operations)
+PROCESSORS: Registry[ProcessorDescription] = Registry(
+    "simulated processor", group="senseapp.processors", own=("senseapp.runtimes.qnn:QNN",)
+)
+"""All simulated processors, also those that are not installed here."""

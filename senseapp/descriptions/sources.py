@@ -14,8 +14,7 @@ class ModelSource:
     """One origin of networks, named by the first part of a model's title: ``timm/resnet18``.
 
     Attributes:
-        name: in titles, settings and files.
-        label: in the list of the Analyze page.
+        name, label: in titles, settings and files; in the list of the Analyze page.
         loader: ``module:name`` of a function that takes a :class:`~senseapp.records.spec.ModelSpec` and a function
             called with a sentence before each long step, and returns a
             :class:`~senseapp.networks.loaded.LoadedModel`; it may load torch. Empty where there is no network to run.
@@ -120,13 +119,9 @@ SOURCES: Registry[ModelSource] = Registry(
 
 @dataclass(frozen=True, slots=True)
 class ImageSetFacts:
-    """Facts about an image set before it is downloaded.
+    """Facts about an image set before it is downloaded; ``name`` is as it is written after ``torchvision/``.
 
-    Attributes:
-        name: as it is written after ``torchvision/``.
-        line: what is in it, in a few words.
-        num_images: in the part that is measured on: the test images, or all where no part was set aside.
-        megabytes: to download.
+    Images are those of the part that is measured on: the test images, or all where no part was set aside.
     """
 
     name: str

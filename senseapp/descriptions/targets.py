@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from senseapp.core.errors import InvalidSpec, check_choice
 from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, runtime_words
 
 
@@ -11,8 +10,7 @@ class Target:
     """A computer or device that files are made for.
 
     Attributes:
-        name: in settings and on the command line.
-        label: the name people see.
+        name, label: in settings and on the command line; the name people see.
         runtime_name: of the runtime that writes and measures its files.
         measured: what was measured on this computer and what was not, in a sentence; empty where files run here.
         loading: Python that opens the file ``{name}`` there; empty where the runtime's own does.
@@ -37,8 +35,7 @@ class Target:
 
     def check_installed(self) -> None:
         """Raise InvalidSpec, with how it is added, if the runtime of its files is not installed here."""
-        if not RUNTIMES.named(self.runtime_name).is_installed:
-            raise InvalidSpec(self.runtime.how_to_add)
+        RUNTIMES.named(self.runtime_name).check_installed()
 
 
 _HERE = "Measured in {} on this computer"
@@ -79,11 +76,6 @@ TARGETS = {
 }
 """All targets by name, in the order in which they are offered; the first is also that of earlier runs."""
 USUAL_TARGET = next(iter(TARGETS))
-
-
-def check_target(name: str) -> None:
-    """Raise InvalidSpec unless there is a target of that name."""
-    check_choice("The target must be", name, TARGETS)
 
 
 def target_of_file(runtime: str, wanted: str) -> Target:

@@ -348,7 +348,7 @@ class _PreparationSearch:
             spec=replace(self._spec, model=candidate.model, data=data),
             num_images=len(answers.loss),
             correct=answers.num_correct,
-            score=answers.mean_loss if answers.correct is not None else -answers.mean_loss,
+            score=answers.mean_loss if answers.num_correct is not None else -answers.mean_loss,
         )
 
     def _question(self, chosen: PreparationCandidate, taken: PreparationTrial) -> str:

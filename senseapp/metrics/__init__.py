@@ -6,8 +6,9 @@ A new metric is one file with a :class:`Metric`, and its line in :data:`METRICS`
 from collections.abc import Collection
 
 from senseapp.core.registry import Registry
-from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, number_text, powers
+from senseapp.metrics.base import Metric, MetricChange, Moments, number_text, powers
 from senseapp.metrics.classification import ClassificationMetric, check_labels
+from senseapp.metrics.intervals import Interval
 
 _OWN = ("TOP1", "TOP5", "LOSS", "KL", "AGREEMENT", "SQNR")
 METRICS: Registry[Metric] = Registry(

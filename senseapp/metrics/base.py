@@ -10,8 +10,7 @@ Nothing here imports torch or scipy at load time: records, pages and the command
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidInput
+from senseapp.metrics.bounds import upper_bound_of_share, upper_bound_of_sums
+from senseapp.metrics.intervals import Interval, mean_interval, proportion_interval
 from senseapp.metrics.predictions import Predictions, precise
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Moments = Sequence[float]
-Interval = tuple[float, float]
 
 NOTABLE_SHARE = 0.01
 """One point: of right answers, of unchanged ones, and of divergences that are said in answers."""
@@ -49,14 +49,12 @@ class MetricChange:
     """One metric before and after, as a paired difference over the same images.
 
     Attributes:
-        baseline: of the uncompressed model, as a fraction where it is shown in percent; infinite for SQNR.
-        value: of the compressed model.
+        baseline, value: of the uncompressed and of the compressed model, as fractions where they are shown in percent;
+            the baseline of SQNR is infinite.
         delta: > 0 means worse, for every metric; for SQNR the noise-to-signal power ratio.
-        ci_low, ci_high: 95 % interval of ``delta``, from the paired per-image differences; NaN where it is unknown
-            (imported figures).
+        ci_low, ci_high: 95 % interval of ``delta``; NaN where it is unknown (imported figures).
         num_samples: images measured; 0 where unknown.
-        moments: sufficient statistics of the per-image differences, which shards merge exactly: sums, or the records of
-            each image; see :meth:`Metric.merge`.
+        moments: sums over images, or the records of each; see :meth:`Metric.merge`.
     """
 
     metric: str
@@ -75,29 +73,25 @@ class MetricChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric(ABC):
-    """One metric. A new one subclasses this in a file of its own, with :meth:`terms`, and gets a line in ``METRICS``.
+class Metric:
+    """One metric. A new one is in a file of its own, with ``of_images`` or :meth:`terms`, and a line in ``METRICS``.
 
     Attributes:
+        of_images: the function that :meth:`terms` calls.
         name: in settings, files and on the command line.
-        label: the name people see, in everyday words.
+        label, help: the name people see, in everyday words, and one plain sentence.
         change_title: what ``delta`` is called; above zero is worse, for every metric.
-        help: one plain sentence.
         value_unit: of ``baseline`` and ``value``; ``%`` means that they are fractions, shown as percent.
         change_unit: of ``delta``; ``points`` for fractions, which are shown as percentage points.
-        notable: the largest ``delta`` that is tolerable; no layer is called fragile for less.
-        notable_of_all: that of a whole compressed model, where it is another one.
-        higher_is_better: direction of ``value``.
+        notable: the largest tolerable ``delta`` of a layer; of a whole compressed model ``notable_of_all``, if set.
         task: whose outputs it speaks of; empty for those of any task.
-        needs_labels: whether it judges the model by labels, so that it says something of the uncompressed model too;
-            the others compare with the uncompressed model alone.
+        needs_labels: whether it judges the model by labels; the others compare with the uncompressed model alone.
         min_classes: with fewer, every model does perfectly.
         primary: whether people judge a model by it; those that need no labels stand in where there are none.
         divergence: whether it sees the smallest change of the output and adds up over layers: what ranks layers on
             few images, what schedules are solved in, and what the quick scan estimates.
         additive: whether value and drop differ by the baseline, so that the interval of one is that of the other.
-        axis_title: of the axis that a drop is drawn on, without its unit; empty for ``change_title``.
-        value_title: of the axis that the metric itself is drawn on; empty for ``label``.
+        axis_title, value_title: of the axes of a drop, and of the metric itself; empty for ``change_title`` and label.
         proof_only: whether it is measured of whole schedules and files alone: it moves too little, or takes too much
             to store, for each layer and level.
         counted: what a share is of: ``answers`` or ``labels``, each right or as before; empty where it counts nothing.
@@ -106,13 +100,13 @@ class Metric(ABC):
         kept: what can be done beside a saving, with ``{}`` for the metric as text; empty for label and value.
         least_loss, most_loss: ends of the range of one image's loss; infinite where there is none.
         resampled: whether its interval and its bound resample the images, and so take up to a minute.
-        term: its name among experts, where that is another one; see :attr:`in_terms`.
-        term_change: what experts call ``delta``; empty for ``term``.
-        term_unit: of ``delta`` and ``value``, where everyday words have none.
+        term, term_change, term_unit: what experts call it, ``delta`` and their unit, where that differs from everyday
+            words; see :attr:`in_terms`.
         as_answers: of a divergence, pairs of ``delta`` and the share that is said in its place, as of changed answers.
     """
 
     name: str
+    of_images: Callable[[Any, Any, Any], tuple[Tensor, ...]] | None = None
     label: str
     change_title: str
     help: str
@@ -149,16 +143,14 @@ class Metric(ABC):
 
     # ---- measurement
 
-    @abstractmethod
     def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
         """Return the terms to sum over images, (N,) each, float64: of most metrics :func:`powers` of the worsening.
 
-        Args:
-            baseline_output: predictions of the uncompressed model, as the metric's task makes them: for most tasks a
-                float64 tensor, images first.
-            output: those of the compressed model, alike.
-            targets: labels of the images; None only where ``needs_labels`` is false.
+        Outputs are predictions of the metric's task: of most a float64 tensor, images first. ``targets`` are the labels
+        of the images; None only where ``needs_labels`` is false.
         """
+        assert self.of_images is not None  # else this method is overridden
+        return self.of_images(baseline_output, output, targets)
 
     def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
         """Raise InvalidInput for outputs and targets that :meth:`terms` has no meaning for."""
@@ -190,8 +182,6 @@ class Metric(ABC):
 
         Where each image loses all or nothing, it is that of a share of images.
         """
-        from senseapp.metrics.intervals import mean_interval, proportion_interval
-
         if self._loses_whole_images(moments):
             return proportion_interval(round(moments[2]), int(moments[0]), confidence)
         sums = moments[2], moments[3], moments[4]
@@ -201,17 +191,15 @@ class Metric(ABC):
         """Return what ``delta`` is at most on new images with this one-sided confidence, from 0.75.
 
         Where the loss of one image has a range, it is the bound of a mean, or of a share where each image loses all or
-        nothing. Elsewhere, unless a metric knows better, it
-        is the upper end of the two-sided interval with twice the error. Of shares, one more image on which all is lost
-        is counted then, and at least what images without any change leave open. NaN where the interval is unknown.
+        nothing. Elsewhere, unless a metric knows better, it is the upper end of the two-sided interval with twice the
+        error; of shares with one more image on which all is lost, and at least what images without any change leave
+        open. NaN where the interval is unknown.
         """
-        from senseapp.metrics.bounds import upper_bound_of_share, upper_bound_of_sums
-
         count = int(moments[0])
         if self._loses_whole_images(moments):
             return upper_bound_of_share(round(moments[2]), count, confidence)
         if math.isfinite(self.least_loss) and math.isfinite(self.most_loss):
-            sums = moments[2], moments[3], moments[4]
+            sums = moments[2], moments[3]
             return upper_bound_of_sums(count, sums, self.least_loss, self.most_loss, confidence)
         high = self.interval(moments, 2 * confidence - 1)[1]
         if not self.is_share or math.isnan(high):

@@ -14,13 +14,15 @@ for few images).
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Self
 
 import numpy as np
-from scipy.special import ndtr, ndtri, stdtrit  # scipy.stats takes half a second to import
 
-from senseapp.metrics.base import Interval
 from senseapp.metrics.bounds import LARGEST_EXPONENT, Floats, check_images, upper_bound_of_share
+
+Interval = tuple[float, float]
+_NORMAL = NormalDist()
 
 
 @lru_cache(maxsize=4096)  # many layers share the same few counts
@@ -55,7 +57,7 @@ def discordant_interval(worse: int, better: int, num_samples: int, confidence: f
     check_images(num_samples, confidence)
     shares = (worse + 1) / (num_samples + 2), (better + 1) / (num_samples + 2)
     difference, estimate = shares[0] - shares[1], (worse - better) / num_samples
-    margin = -float(ndtri((1 - confidence) / 2)) * math.sqrt((sum(shares) - difference**2) / (num_samples + 2))
+    margin = -_NORMAL.inv_cdf((1 - confidence) / 2) * math.sqrt((sum(shares) - difference**2) / (num_samples + 2))
     return max(-1.0, min(estimate, difference - margin)), min(1.0, max(estimate, difference + margin))
 
 
@@ -71,6 +73,8 @@ def _central(num_samples: int, sums: tuple[float, float, float]) -> tuple[float,
 
 
 def _t_quantile(num_samples: int, confidence: float) -> float:
+    from scipy.special import stdtrit  # records are read where no scipy is needed
+
     return float(stdtrit(num_samples - 1, (1 + confidence) / 2))
 
 
@@ -169,15 +173,10 @@ def image_counts(number: int) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResampledDrop:
-    """A drop of all images, of all but a group of them, and of draws.
+    """A drop of a ``number`` of images: of all, of all but each group, (groups,), and of draws, (draws,).
 
-    Attributes:
-        number: of the images.
-        estimate: the drop of all of them.
-        without: of all images but each group, (groups,); NaN where it has no value.
-        drawn: of each draw, (draws,), likewise.
-        worst: the share of each draw that an additional image has, on which all is lost, (draws,).
-        nothing_lost: whether nothing was lost on any image, though something may have changed.
+    ``worst`` is the share of each draw that an additional image has, on which all is lost, (draws,). Where
+    ``nothing_lost`` on any image, something may have changed. A drop without a value is NaN.
     """
 
     number: int
@@ -199,11 +198,9 @@ class ResampledDrop:
         if self.number < 2 or math.isnan(self.estimate) or not len(known):
             return -math.inf, math.inf
         below = ((known < self.estimate).mean() + (known <= self.estimate).mean()) / 2
-        bias = float(ndtri(np.clip(below, 1 / len(known), 1 - 1 / len(known))))
+        bias = _NORMAL.inv_cdf(min(max(below, 1 / len(known)), 1 - 1 / len(known)))
         tail = self._tail(confidence)
-        shifted = bias + np.array([-tail, tail])
-        levels = ndtr(bias + shifted / np.maximum(1 - self._acceleration() * shifted, 1e-9))
-        low, high = np.quantile(known, levels)
+        low, high = np.quantile(known, [self._level(bias + each, bias) for each in (-tail, tail)])
         return min(float(low), self.estimate), max(float(high), self.estimate)
 
     def interval_of_share(self, confidence: float, *, gains: bool) -> Interval:
@@ -235,18 +232,18 @@ class ResampledDrop:
         known = losses[np.isfinite(losses)]
         if not len(known):
             return math.nan
-        tail = self._tail(2 * confidence - 1)
-        level = float(ndtr(tail / max(1 - self._acceleration() * tail, 1e-9)))
+        level = self._level(self._tail(2 * confidence - 1))
         return float(np.quantile(known, max(confidence, level), method="higher"))
 
     def _tail(self, confidence: float) -> float:
         """Return the normal quantile of a two-sided interval that is as wide as one of Student's t."""
         number = max(2, self.number)
-        return float(stdtrit(number - 1, (1 + confidence) / 2)) * math.sqrt(number / (number - 1))
+        return _t_quantile(number, confidence) * math.sqrt(number / (number - 1))
 
-    def _acceleration(self) -> float:
-        """Return a sixth of the skewness of the drop, from the jackknife."""
+    def _level(self, end: float, bias: float = 0.0) -> float:
+        """Return the share of draws below a normal ``end``, moved for the skewness of the drop by the jackknife."""
         known = self.without[np.isfinite(self.without)]
         influence = known.mean() - known if len(known) else np.zeros(1)
         square = float((influence**2).sum())
-        return float((influence**3).sum()) / (6 * square**1.5) if square > 0 else 0.0
+        acceleration = float((influence**3).sum()) / (6 * square**1.5) if square > 0 else 0.0
+        return _NORMAL.cdf(bias + end / max(1 - acceleration * end, 1e-9))

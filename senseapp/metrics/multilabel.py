@@ -23,7 +23,7 @@ from senseapp.metrics.records import (
     RowMetric,
     of_divergence,
     of_lost_share,
-    unbounded,
+    of_rise,
 )
 
 if TYPE_CHECKING:
@@ -50,38 +50,6 @@ class MultilabelMetric(RowMetric):
     columns: ClassVar[str] = "labels"
     task: str = "multilabel"
     check_targets = staticmethod(check_truths)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankingPrecision(MultilabelMetric):
-    """Mean average precision of the ranking of each image's labels.
-
-    For each true label of an image: of the labels that score at least as high, the share that is true. The mean over
-    the true labels is the image's average precision; 1 where none or all are true.
-
-    Source: Schapire and Singer (2000), BoosTexter, Machine Learning 39, section 5; scikit-learn calls it
-    ``label_ranking_average_precision_score``.
-    """
-
-    least_loss: float = -1.0
-    most_loss: float = 1.0
-
-    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the powers of the drop of each image's average precision."""
-        assert targets is not None  # check has seen to it
-        before, after = (average_precision(logits, targets) for logits in (baseline_output, output))
-        return powers(before, before - after)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BinaryCrossEntropy(MultilabelMetric):
-    """The mean negative log probability of each label's truth."""
-
-    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the powers of the rise, in nats."""
-        assert targets is not None  # check has seen to it
-        before, after = (binary_cross_entropy(logits, targets) for logits in (baseline_output, output))
-        return powers(before, (unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,20 +87,30 @@ class BernoulliDivergence(MultilabelMetric):
         return math.log(2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelAgreement(MultilabelMetric):
-    """The share of labels, over images and labels, that stay on the same side of logit 0."""
+def _lost_precision(before: Tensor, after: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+    was, now = (average_precision(logits, targets) for logits in (before, after))
+    return powers(was, was - now)
 
-    notable_of_all: float | None = 0.05  # as of senseapp.metrics.classification.Agreement
 
-    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the powers of the share of each image's labels that change; all of them where one is NaN."""
-        undefined = (baseline_output.isnan() | output.isnan()).any(1)
-        return of_lost_share(((baseline_output > 0) != (output > 0)).double().mean(1).masked_fill(undefined, 1.0))
+def _risen_loss(before: Tensor, after: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+    return of_rise(*(binary_cross_entropy(logits, targets) for logits in (before, after)))
+
+
+def _changed_labels(before: Tensor, after: Tensor, _targets: object) -> tuple[Tensor, ...]:
+    """Return the terms of the share of each image's labels that change; all of them where one is NaN."""
+    undefined = (before.isnan() | after.isnan()).any(1)
+    return of_lost_share(((before > 0) != (after > 0)).double().mean(1).masked_fill(undefined, 1.0))
 
 
 def average_precision(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return each image's ranking precision, (N,), float64; 0 for a row of logits with a NaN."""
+    """Return each image's ranking precision, (N,), float64; 0 for a row of logits with a NaN.
+
+    For each true label of an image: of the labels that score at least as high, the share that is true; the mean over
+    the true labels, and 1 where none or all are true.
+
+    Source: Schapire and Singer (2000), BoosTexter, Machine Learning 39, section 5; scikit-learn calls it
+    ``label_ranking_average_precision_score``.
+    """
     import torch
 
     is_true, known = targets == 1, ~targets.isnan()
@@ -169,8 +147,11 @@ def bernoulli_divergence(before: Tensor, after: Tensor) -> Tensor:
     return true + false
 
 
-LRAP = RankingPrecision(
+LRAP = MultilabelMetric(
     **SHARE,
+    of_images=_lost_precision,
+    least_loss=-1.0,
+    most_loss=1.0,
     name="lrap",
     label="Ranking precision",
     change_title="Drop in ranking precision",
@@ -182,7 +163,8 @@ LRAP = RankingPrecision(
     primary=True,
     kept="keep a ranking precision of {}",
 )
-BCE = BinaryCrossEntropy(
+BCE = MultilabelMetric(
+    of_images=_risen_loss,
     name="bce",
     label="Binary cross-entropy",
     change_title="Rise in binary cross-entropy",
@@ -203,8 +185,10 @@ BERNOULLI_KL = BernoulliDivergence(
     notable=0.002,
     axis_title="Harm to the labels",
 )
-LABEL_AGREEMENT = LabelAgreement(
+LABEL_AGREEMENT = MultilabelMetric(
     **UNCHANGED,
+    of_images=_changed_labels,
+    notable_of_all=0.05,  # as of the agreement of classes
     name="label_agreement",
     label="Labels that stay",
     change_title="Share of changed labels",

@@ -22,16 +22,13 @@ _TEMPERATURES = np.geomspace(0.5, 1000, 77)
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Predictions of a model for some images.
+    """Predictions of a model for some images: the loss of each, (n,), and how many are right; None without labels.
 
-    Attributes:
-        loss: of each image, float64 (n,): cross-entropy after the best temperature, or minus the information of its
-            answer.
-        correct: of each image, bool (n,); None without labels.
+    The loss is the cross-entropy after the best temperature, or minus the information of an answer.
     """
 
     loss: Array
-    correct: npt.NDArray[np.bool_] | None
+    num_correct: int | None
 
     @classmethod
     def of(cls, scores: Array, labels: npt.NDArray[np.int64] | None) -> Self:
@@ -39,17 +36,12 @@ class Answers:
         scores = np.nan_to_num(scores, nan=0.0, posinf=1e6, neginf=-1e6)
         if labels is None:
             return cls(-answer_information(scores), None)
-        return cls(calibrated_cross_entropy(scores, labels), scores.argmax(axis=1) == labels)
+        return cls(calibrated_cross_entropy(scores, labels), int((scores.argmax(axis=1) == labels).sum()))
 
     @property
     def mean_loss(self) -> float:
         """The mean over the images, in nats; the lower the better."""
         return float(self.loss.mean())
-
-    @property
-    def num_correct(self) -> int | None:
-        """How many images are right."""
-        return None if self.correct is None else int(self.correct.sum())
 
 
 def calibrated_cross_entropy(scores: Array, labels: npt.NDArray[np.int64]) -> Array:

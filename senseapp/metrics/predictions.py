@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Predictions of several parts.
+    """Predictions of several parts, by name, images first.
 
-    Attributes:
-        parts: by name, images first: a tensor (N, ...), or a tuple with one object for each image: a tensor of any
-            shape, or a tuple of numbers.
+    A part is a tensor (N, ...), or a tuple with one object for each image: a tensor of any shape, or numbers.
     """
 
-    parts: Mapping[str, Tensor | tuple[Any, ...]]
+    parts: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         if len({len(part) for part in self.parts.values()}) != 1:
@@ -57,10 +55,10 @@ Predictions: TypeAlias = "Tensor | Columns"
 """Of N images: a tensor (N, ...), or several parts."""
 
 
-def _taken(part: Tensor | tuple[Any, ...], chosen: slice | Tensor) -> Tensor | tuple[Any, ...]:
-    if not isinstance(part, tuple):
-        return part[chosen]
-    return part[chosen] if isinstance(chosen, slice) else tuple(part[int(place)] for place in chosen)
+def _taken(part: Any, chosen: slice | Tensor) -> Any:
+    if isinstance(part, tuple) and not isinstance(chosen, slice):
+        return tuple(part[int(place)] for place in chosen)
+    return part[chosen]
 
 
 def mapped(predictions: Predictions, change: Callable[[Tensor], Tensor]) -> Predictions:

@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import AnswerDrop, Interval, Metric, Moments, powers
+from senseapp.metrics.base import AnswerDrop, Metric, Moments, powers
+from senseapp.metrics.intervals import Interval, ResampledDrop, image_counts
 from senseapp.metrics.predictions import Predictions
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from senseapp.metrics.intervals import ResampledDrop
 
 
 Record = Sequence[float]
@@ -37,7 +36,6 @@ class RecordMetric(Metric):
     """A metric that is computed from one record for each image; the records of shards follow each other.
 
     Moments are (N, then for each image the length and the numbers of its record before, and those of its record after).
-    Intervals and bounds come from one bootstrap over images, :mod:`senseapp.metrics.intervals`.
     """
 
     resampled: bool = True
@@ -53,10 +51,6 @@ class RecordMetric(Metric):
     def value_of(self, records: Sequence[Record]) -> float:
         """Return the metric of the images of ``records``."""
         return float(self.values_of(records, np.ones((1, len(records))))[0])
-
-    def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
-        """Raise: there are no terms to sum."""
-        raise NotImplementedError(f"{self.name} is no mean over images.")
 
     def moments(self, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
         """Return the number of images and the records of each, before and after."""
@@ -87,9 +81,8 @@ class RecordMetric(Metric):
 
     def interval_of(self, drop: ResampledDrop, confidence: float) -> Interval:
         """Return the interval of a drop that was resampled."""
-        if self.is_share:
-            return drop.interval_of_share(confidence, gains=self.needs_labels)
-        return drop.interval(confidence)
+        share = self.is_share
+        return drop.interval_of_share(confidence, gains=self.needs_labels) if share else drop.interval(confidence)
 
     def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
         """Return the higher of two: the bootstrap's bound, and that of any metric from the end of its interval."""
@@ -125,8 +118,6 @@ class ClassMeanMetric(RecordMetric):
 
     def of_classes(self, moments: Moments, confidence: float = 0.95) -> tuple[AnswerDrop, ...]:
         """Return what each class that occurs loses, with an interval of its own."""
-        from senseapp.metrics.intervals import ResampledDrop, image_counts
-
         sides, found = sides_of(moments), []
         counts, worst = image_counts(len(sides[0]))
         before, after = (self.class_values(side, counts) for side in sides)
@@ -141,8 +132,6 @@ class ClassMeanMetric(RecordMetric):
 
 @lru_cache(maxsize=2)  # for an interval and bounds of several confidences; moments can be large
 def _resampled(metric: RecordMetric, moments: tuple[float, ...]) -> ResampledDrop:
-    from senseapp.metrics.intervals import ResampledDrop, image_counts
-
     before, after = sides_of(moments)
     if not before:
         raise InvalidInput("An interval needs at least one image.")
@@ -158,10 +147,9 @@ def sides_of(moments: Moments) -> tuple[list[Record], list[Record]]:
     return records[::2], records[1::2]
 
 
+# What metrics have in common that are a share of something, and of an image's answers that stay; below, divergences.
 SHARE: Mapping[str, Any] = {"value_unit": "%", "change_unit": "points", "notable": 0.01}
-"""What metrics have in common that are a share of something."""
 UNCHANGED: Mapping[str, Any] = {**SHARE, "change_unit": "%", "primary": True, "least_loss": 0.0, "most_loss": 1.0}
-"""What metrics have in common that are the share of an image's answers that stay."""
 HARM: Mapping[str, Any] = {
     "label": "Harm",
     "change_title": "Harm",
@@ -171,7 +159,6 @@ HARM: Mapping[str, Any] = {
     "finding": ", harm {}",
     "least_loss": 0.0,
 }
-"""What divergences of distributions have in common."""
 SMOOTHED = 0.003
 """Share of a recorded probability that is spread evenly: those next to 0 would dwarf all others in logarithms."""
 
@@ -179,6 +166,11 @@ SMOOTHED = 0.003
 def unbounded(values: Tensor) -> Tensor:
     """Read a result that is not a number as damage without bound."""
     return values.masked_fill(values.isnan(), math.inf)
+
+
+def of_rise(before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
+    """Return the terms of each image's rise in loss, (N,); NaN where the original's loss is not finite."""
+    return powers(before, (unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
 
 
 def of_divergence(values: Tensor, undefined: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -202,7 +194,7 @@ class RowMetric(Metric):
     columns: ClassVar[str]
 
     def check(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> None:
-        """Refuse what is not one row per image, or targets that :meth:`check_targets` refuses."""
+        """Refuse what is not one row per image, or targets that ``check_targets`` refuses."""
         if output.ndim != 2 or baseline_output.shape != output.shape:
             raise InvalidInput(
                 f"{self.rows} must be (images, {self.columns}), alike before and after compression; got "
@@ -216,6 +208,6 @@ class RowMetric(Metric):
         """Return how many outputs are kept apart to predict layers together: of divergences at most 10."""
         return min(num_outputs, 10) if self.divergence else 0
 
-    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
+    @staticmethod
+    def check_targets(targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Raise InvalidInput for targets that do not belong to the outputs."""
-        raise NotImplementedError

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, Moments, kl_terms
+from senseapp.metrics.base import Metric, Moments, kl_terms
+from senseapp.metrics.intervals import Interval, mean_interval
 from senseapp.metrics.predictions import Columns
 from senseapp.metrics.records import (
     HARM,
@@ -33,6 +34,7 @@ from senseapp.metrics.records import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+TASK = "segmentation"
 VOID = 255
 """Class number of pixels whose class nobody knows, padding among them; so networks have at most 255 classes."""
 MOST_POSITIONS = 8192
@@ -65,24 +67,14 @@ def grid_of(shape: tuple[int, ...], most_bytes: int | None) -> tuple[list[int], 
     most = MOST_POSITIONS
     if most_bytes is not None:
         most = min(most, max(1, (most_bytes - height * width) // (4 * classes)))
-    if height * width <= most:
-        return list(range(height)), list(range(width))
-    share = math.sqrt(most / (height * width))
-    rows = min(height, max(1, int(height * share)))
-    columns = min(width, max(1, most // rows))
-    return [(2 * i + 1) * height // (2 * rows) for i in range(rows)], [
-        (2 * i + 1) * width // (2 * columns) for i in range(columns)
-    ]
+    share = min(1.0, math.sqrt(most / (height * width)))
+    rows = max(1, int(height * share))
+    return _middles(height, rows), _middles(width, min(width, max(1, most // rows)))
 
 
-def classes_of(predictions: Columns) -> Tensor:
-    """Return the class of each pixel, uint8 (N, H, W)."""
-    return cast("Tensor", predictions.parts["classes"])
-
-
-def log_probabilities_of(predictions: Columns) -> Tensor:
-    """Return the logarithms of class probabilities on the grid, (N, P, C)."""
-    return cast("Tensor", predictions.parts["log_probabilities"])
+def _middles(length: int, cells: int) -> list[int]:
+    """Return the pixel in the middle of each of so many equal cells of an axis."""
+    return [(2 * cell + 1) * length // (2 * cells) for cell in range(cells)]
 
 
 def masks_like(masks: Tensor, classes: Tensor) -> Tensor:
@@ -92,8 +84,7 @@ def masks_like(masks: Tensor, classes: Tensor) -> Tensor:
     for axis in (1, 2):
         there, wanted = masks.shape[axis], classes.shape[axis]
         if there != wanted:
-            places = [(2 * i + 1) * there // (2 * wanted) for i in range(wanted)]
-            masks = masks.index_select(axis, tensor(places, device=masks.device))
+            masks = masks.index_select(axis, tensor(_middles(there, wanted), device=masks.device))
     return masks
 
 
@@ -101,12 +92,8 @@ def check_masks(targets: Tensor, num_images: int, num_outputs: int) -> None:
     """Raise InvalidInput for targets that are not one mask of known classes for each image."""
     if len(targets) != num_images or targets.ndim != 3:
         raise InvalidInput(f"{num_images} images need as many masks (H, W), got shape {tuple(targets.shape)}.")
-    num_known, highest = 0, -1
-    for start in range(0, len(targets), _COMPARED_TOGETHER):  # choosing pixels takes 24 bytes for each
-        part = targets[start : start + _COMPARED_TOGETHER]
-        known = part[part != VOID]
-        num_known += known.numel()
-        highest = max(highest, int(known.max()) if known.numel() else -1)
+    known = targets != VOID
+    highest, num_known = int(targets.masked_fill(~known, 0).max()), int(known.sum())
     if not num_known:
         raise InvalidInput(
             "All pixels of all masks are void (255): masks hold the class number of each pixel, from 0. Write them so, "
@@ -124,39 +111,23 @@ def check_masks(targets: Tensor, num_images: int, num_outputs: int) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SegmentationMetric(Metric):
-    """A metric of :func:`predictions_of`, and of masks where it needs labels."""
+def _divergence(before: Columns, after: Columns, _targets: object) -> tuple[Tensor, ...]:
+    """Return the terms of each image's mean divergence over its grid, in nats."""
+    from torch import cat, split
 
-    task: str = "segmentation"
+    sides = [each.parts["log_probabilities"] for each in (before, after)]
+    parts = zip(*(split(each, _COMPARED_TOGETHER) for each in sides), strict=True)
+    means = cat([kl_terms(old, new).sum(2).mean(1) for old, new in parts])
+    return of_divergence(means, sides[0].isnan().flatten(1).any(1))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PixelDivergence(SegmentationMetric):
-    """The KL divergence of each pixel's class probabilities, a mean over the grid of an image, then over images."""
-
-    def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the powers of each image's mean divergence, in nats."""
-        from torch import cat, split
-
-        before, after = log_probabilities_of(baseline_output), log_probabilities_of(output)
-        parts = zip(*(split(each, _COMPARED_TOGETHER) for each in (before, after)), strict=True)
-        means = cat([kl_terms(old, new).sum(2).mean(1) for old, new in parts])
-        return of_divergence(means, before.isnan().flatten(1).any(1))
+def _changed_pixels(before: Columns, after: Columns, _targets: object) -> tuple[Tensor, ...]:
+    old, new = before.parts["classes"], after.parts["classes"]
+    return of_lost_share(((old != new) | (old == VOID)).flatten(1).double().mean(1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelAgreement(SegmentationMetric):
-    """The share of pixels that keep their class, a mean over images."""
-
-    def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the powers of the share of each image's pixels whose class is another."""
-        before, after = classes_of(baseline_output), classes_of(output)
-        return of_lost_share(((before != after) | (before == VOID)).flatten(1).double().mean(1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PixelAccuracy(SegmentationMetric):
+class PixelAccuracy(Metric):
     """The share of all pixels with a known class that get it.
 
     Moments are (n, Σ right before, Σ d, Σ v, Σ d², Σ d v, Σ v², Σ d³, Σ d² v, Σ d v², Σ v³), with v the pixels of an
@@ -166,10 +137,10 @@ class PixelAccuracy(SegmentationMetric):
     def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return what :class:`PixelAccuracy` sums, in millions of pixels."""
         assert targets is not None  # check has seen to it
-        masks = masks_like(targets, classes_of(output))
+        masks = masks_like(targets, output.parts["classes"])
         known = (masks != VOID).flatten(1).double().sum(1) / 1e6
         before, after = (
-            ((classes_of(each) == masks) & (masks != VOID)).flatten(1).double().sum(1) / 1e6
+            ((each.parts["classes"] == masks) & (masks != VOID)).flatten(1).double().sum(1) / 1e6
             for each in (baseline_output, output)
         )
         lost = before - after
@@ -188,8 +159,6 @@ class PixelAccuracy(SegmentationMetric):
 
         Source: Cochran (1977), Sampling Techniques, 3rd ed., equation 6.13, without the finite population factor.
         """
-        from senseapp.metrics.intervals import mean_interval
-
         count, _, lost, known, *products = moments
         ratio = lost / known if known else math.nan
         weights = (1.0, -2 * ratio, ratio**2), (1.0, -3 * ratio, 3 * ratio**2, -(ratio**3))
@@ -203,7 +172,7 @@ class PixelAccuracy(SegmentationMetric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanIou(ClassMeanMetric, SegmentationMetric):
+class MeanIou(ClassMeanMetric):
     """The mean IoU with masks, or with what the uncompressed model finds where it ``needs_labels`` not.
 
     It is a mean over the classes that occur in the truth. The IoU of a class is (pixels that are of it and found to
@@ -213,13 +182,12 @@ class MeanIou(ClassMeanMetric, SegmentationMetric):
     found and those found rightly.
     """
 
-    task: str = "segmentation"  # the bases differ
     proof_only: bool = True
 
     def moments(self, baseline_output: Any, output: Any, targets: Any) -> tuple[float, ...]:
         """Return the number of images and the records of each, before and after."""
         self.check(baseline_output, output, targets)
-        before = classes_of(baseline_output)
+        before = baseline_output.parts["classes"]
         masks = masks_like(targets, before) if self.needs_labels else before
         return super().moments(baseline_output, output, masks)
 
@@ -227,7 +195,7 @@ class MeanIou(ClassMeanMetric, SegmentationMetric):
         """Return the numbers of pixels of one image; void pixels count nowhere."""
         import torch
 
-        truth, found = targets[index].flatten().long(), classes_of(predictions)[index].flatten().long()
+        truth, found = targets[index].flatten().long(), predictions.parts["classes"][index].flatten().long()
         known = truth != VOID
         parts = (truth[known], found[known], truth[known & (truth == found)])
         pixels = torch.stack([each.bincount(minlength=VOID + 1)[:VOID] for each in parts], dim=1)  # (classes, 3)
@@ -248,8 +216,10 @@ class MeanIou(ClassMeanMetric, SegmentationMetric):
         return found
 
 
-DIVERGENCE = PixelDivergence(
+DIVERGENCE = Metric(
     **HARM,
+    of_images=_divergence,
+    task=TASK,
     name="pixel_kl",
     term="KL divergence per pixel",
     help="How far the class probabilities of pixels move from the original model's, on average. Needs no masks and "
@@ -259,6 +229,7 @@ DIVERGENCE = PixelDivergence(
 )
 ACCURACY = PixelAccuracy(
     **SHARE,
+    task=TASK,
     name="pixel_accuracy",
     label="Right pixels",
     change_title="Loss of right pixels",
@@ -271,8 +242,10 @@ ACCURACY = PixelAccuracy(
     counted="pixels",
     kept="keep {} of the pixels right",
 )
-AGREEMENT = PixelAgreement(
+AGREEMENT = Metric(
     **UNCHANGED,
+    of_images=_changed_pixels,
+    task=TASK,
     name="pixel_agreement",
     label="Pixels that stay",
     change_title="Share of changed pixels",
@@ -286,6 +259,7 @@ AGREEMENT = PixelAgreement(
 )
 MIOU = MeanIou(
     **SHARE,
+    task=TASK,
     name="miou",
     label="Mean IoU",
     change_title="Drop in mean IoU",
@@ -296,6 +270,7 @@ MIOU = MeanIou(
 )
 MIOU_AGREEMENT = MeanIou(
     **SHARE,
+    task=TASK,
     name="miou_agreement",
     label="Mean IoU with the original",
     change_title="Drop in mean IoU with the original",

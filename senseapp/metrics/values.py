@@ -60,18 +60,12 @@ class Fidelity(Metric):
         return "100 %" if value == 1 else f"{min(99.99, 100 * value):.2f} %"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CosineDistance(Metric):
-    """1 less the cosine of the angle between an output before and after: a mean over outputs, then over images."""
-
-    least_loss: float = 0.0
-
-    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the powers of each image's distance, as half the squared distance of outputs of length 1."""
-        # An output of zeros has no direction.
-        before, after = (each / each.norm(dim=2, keepdim=True).clamp_min(1e-150) for each in (baseline_output, output))
-        undefined = ~baseline_output.isfinite().flatten(1).all(1)
-        return of_divergence(((after - before).square().sum(2) / 2).mean(1), undefined)
+def _cosine_distance(before: Tensor, after: Tensor, _targets: object) -> tuple[Tensor, ...]:
+    """Return the terms of each image's distance, as half the squared distance of outputs of length 1."""
+    # An output of zeros has no direction.
+    old, new = (each / each.norm(dim=2, keepdim=True).clamp_min(1e-150) for each in (before, after))
+    undefined = ~before.isfinite().flatten(1).all(1)
+    return of_divergence(((new - old).square().sum(2) / 2).mean(1), undefined)
 
 
 FIDELITY = Fidelity(
@@ -104,7 +98,9 @@ SQUARED_ERROR = SquaredError(
     finding=", {} of squared error",
     kept="have a squared error of {}",
 )
-COSINE = CosineDistance(
+COSINE = Metric(
+    of_images=_cosine_distance,
+    least_loss=0.0,
     name="cosine_distance",
     task=TASK,
     label="Cosine distance",

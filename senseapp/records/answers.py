@@ -12,10 +12,9 @@ class ChangedPicture:
 
     Attributes:
         png: the picture as the network sees it, small; empty where images are no pictures.
-        label: of the picture, as text; empty without labels.
-        before, after: what the uncompressed and the compressed model answer.
-        sure_before, sure_after: the probability that each gives to its answer; 0 with a caption.
-        caption: what changed; empty for both answers with their probabilities.
+        label: as text; empty without labels.
+        before, after: answers of the uncompressed and the compressed model.
+        sure_before, sure_after: their probabilities; 0 with a ``caption`` of what changed, which else is empty.
         drawn: title and PNG file of the picture with each answer drawn in it, and its label, where that is possible.
     """
 
@@ -32,10 +31,9 @@ class ChangedPicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassDrop:
-    """What one class loses, above zero for the worse.
+    """What one class, of the label or else of the uncompressed model's answer, loses.
 
     Attributes:
-        name: of the class: of the label, or where there are none of the uncompressed model's answer.
         drop: the share of its images that became wrong less that which became right; or that changed.
         low, high: ends of its interval; those of all classes hold together with 95 % confidence.
         stands_out: whether the interval excludes the mean drop of all images.
@@ -55,12 +53,10 @@ class ChangedAnswers:
 
     Attributes:
         subject: what was compressed, in a few words.
-        num_changed, num_images: of the images, and how many there were.
         by_labels: whether drops are of right answers; else of answers that stay the same.
         drop: over all images.
         pictures: some that changed, those first that the uncompressed model was surest of.
-        classes: those that lose most, the worst first.
-        num_classes: with images, over all of which intervals are corrected.
+        classes: those that lose most, the worst first, of ``num_classes`` with images.
         said: how much changes, in one sentence; empty for the number of images.
         measure: what drops of classes are of; empty for answers.
         legend: what the colours of drawn answers mean, as a PNG file.
@@ -108,12 +104,10 @@ class FileAnswers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDifferences:
-    """Where two networks differ.
+    """Where two networks differ on the images that both answered.
 
-    Attributes:
-        num_images: that both answered.
-        different: both answers by the name of the image, those first that the networks are surest of.
-        only_first, only_second: how many of these only one of them has right; None where labels are missing.
+    ``different`` holds both answers by the name of the image, those first that the networks are surest of; only one of
+    them has ``only_first`` and ``only_second`` of these right, None where labels are missing.
     """
 
     num_images: int
@@ -142,12 +136,9 @@ MOST_PICTURE_MEGABYTES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureAnswer:
-    """What one network answers.
+    """What one network answers, with the likeliest classes or labels, if any, and their probabilities.
 
-    Attributes:
-        text: the answer in a few letters.
-        shares: the likeliest classes or labels with their probabilities; empty where outputs are none.
-        drawn: the picture with the answer drawn in it, as a PNG file, where that is possible.
+    ``drawn`` is the picture with the answer drawn in it, as a PNG file, where that is possible.
     """
 
     text: str
@@ -157,13 +148,9 @@ class PictureAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureAnswers:
-    """What all networks answer to one picture.
+    """What the uncompressed network and each file, by its name in the run's folder, answer to one picture.
 
-    Attributes:
-        png: the picture as the networks see it, at the size of a thumbnail.
-        input_size: width and height of the input, in pixels.
-        original: the uncompressed network, in PyTorch.
-        files: what each file answers in its runtime, by its name in the run's folder.
+    ``png`` is a thumbnail of it as the networks see it, ``input_size`` width and height of the input, in pixels.
     """
 
     png: bytes

@@ -55,9 +55,8 @@ class Candidate:
 
     Attributes:
         file: its name in the run's folder.
-        form: what kind of file it is.
         schedule: carried out in it, as it was proven; None for the original weights.
-        reconstruction: ``compressed``, ``repaired`` or ``adapted`` weights; empty without a schedule.
+        reconstruction: how its weights were made; empty without a schedule.
         figures: of this file. Changes are against the original network in the same runtime, on :attr:`images` images.
         original: the same of the original network, of the form a person would use without senseapp.
         held_out: whether no part of the file was fitted to or chosen by these images.
@@ -139,11 +138,7 @@ class Candidate:
 
     @property
     def is_faster(self) -> bool:
-        """Whether a call takes less time than the original's, beyond what chance and another opening explain.
-
-        Within one opening of both files, the interval tells a difference from chance; from one opening to the next,
-        the times of the same two files differ by some percent.
-        """
+        """Whether a call takes less time than the original's, beyond what chance and another opening explain."""
         ratio = self.figures.time_ratio
         return ratio.high < 1 and ratio.value <= 1 - SAME_TIME
 

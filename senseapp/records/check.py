@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from senseapp.core.errors import InvalidSpec, check_counts
-from senseapp.descriptions.processors import PROCESSORS
+from senseapp.descriptions.runtimes import PROCESSORS
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.deployment import Median, OperatorShare
@@ -28,11 +28,10 @@ class CheckSpec:
 
     Attributes:
         reference, candidate: ONNX files, checkpoints (the candidate's of the same architecture) or networks by name.
-        metric: the loss is judged by it; None takes the one that people judge by.
+        metric: that the loss is judged by; None takes the one that people judge by.
         max_drop: largest loss, in the unit of the metric's ``delta``; None takes what the metric calls tolerable.
         max_time: largest time of the candidate as a multiple of the reference's; None sets no limit.
         num_samples: images to draw; None takes all.
-        threads, batch: of the calls that are timed.
         candidate_title: what people call the candidate; empty takes the name of its file.
         own_images: how many of the images are those that the candidate was made with, as far as known; where enough
             others are left of them, these are taken.
@@ -84,14 +83,10 @@ def file_name(model: ModelSpec) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFile:
-    """One side of a check.
+    """One side of a check: ``kind`` says what it is, ``takes`` and ``returns`` are its input and outputs, in words.
 
-    Attributes:
-        name: of the file, or of the network.
-        kind: what it is: ``ONNX file``, ``PyTorch weights``.
-        file_bytes: of the file; of weights, those of the runtime's file made of them, else in memory.
-        takes, returns: its input and outputs, in words.
-        seconds: of one call; None where it was not timed.
+    ``file_bytes`` of weights are those of the runtime's file made of them, else in memory. ``seconds`` are of one call;
+    None where it was not timed.
     """
 
     name: str
@@ -110,10 +105,8 @@ LimitName = Literal["comparable", "loss", "time", "processor"]
 class CheckedLimit:
     """One condition: whether it holds, and in one sentence why.
 
-    Attributes:
-        name: ``comparable`` (both answer the same images in the same form), ``loss``, ``time``, or ``processor`` (the
-            loss on a simulated one).
-        undecided: whether more images, or a quieter machine, could still show that it holds.
+    ``comparable`` is that both answer the same images in the same form, ``processor`` the loss on a simulated one. It
+    is ``undecided`` where more images, or a quieter machine, could still show that it holds.
     """
 
     name: LimitName
@@ -127,9 +120,7 @@ class LossBound:
     """The measured loss and the value that it exceeds with a probability of at most 1 − ``confidence``.
 
     Attributes:
-        delta: measured, in the unit of the metric's ``delta``.
-        upper: bound of the loss on further images like these.
-        allowed: limit that ``upper`` is compared with.
+        upper: bound of the loss on further images like these, which is compared with the limit ``allowed``.
         how: what the bound rests on, in words.
         guaranteed: whether it holds for any number of images, not only for many.
         images_needed: images that would show the limit at the measured rate; None where unknown, or where none would.
@@ -148,14 +139,11 @@ class LossBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDifference:
-    """A tensor, or the output of a layer, that both networks compute.
+    """A tensor, or the output of a layer, that both networks compute, in the ``shape`` of one batch.
 
     Attributes:
-        name: in the reference.
-        other: in the candidate, where that is another name.
-        node: of the reference that computes it; empty for layers.
-        operator: that computes it in the reference.
-        shape: of one batch.
+        name: in the reference; ``other`` in the candidate, where that is another name.
+        operator, node: that compute it in the reference; no node for layers.
         difference: Euclidean norm of the difference over that of the reference; infinite where one is not finite.
     """
 
@@ -175,11 +163,9 @@ ALIKE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDivergence:
-    """Where two networks begin to compute different numbers.
+    """Where two networks begin to compute different numbers: tensors in the order in which the reference computes them.
 
-    Attributes:
-        tensors: compared ones, in the order in which the reference computes them.
-        matched_by: how tensors were matched: ``name``, ``order``, or as outputs of a ``layer``.
+    They were ``matched_by`` name, order, or as outputs of a layer.
     """
 
     tensors: tuple[TensorDifference, ...]
@@ -205,9 +191,7 @@ class CheckReport:
 
     Attributes:
         spec: with names of files only.
-        reference, candidate: both sides.
         images: that both were run on; 0 where they could not be compared.
-        labelled: whether the images had labels.
         preparation: how images become inputs, in words.
         reading: of the reference's outputs, images and labels, by which both files are read.
         changes: of every metric, candidate against reference.

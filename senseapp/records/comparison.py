@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.registry import grouped
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.resolution import rank_intervals, spearman
@@ -19,12 +20,7 @@ BOTH_PARTS: tuple[ComparedPart, ...] = ("estimated", "measured")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One run at one level.
-
-    Attributes:
-        title: what people call the run.
-        level: of the run's own compression.
-    """
+    """One run, under the title that people give it, at one level of its own compression."""
 
     title: str
     result: RunResult
@@ -82,11 +78,9 @@ class MatchedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two or more sides, seen through one metric.
+    """Two or more sides, seen through one metric, with the layers that have a value on each, in order of the first.
 
-    Attributes:
-        layers: those with a value on every side, in execution order of the first.
-        unmatched: of all others, by name, for each side a sentence on why there is no value; empty where there is one.
+    ``unmatched`` has of all others, by name, for each side a sentence on why there is no value; empty where there is.
     """
 
     metric: str
@@ -111,13 +105,11 @@ def are_one_network(sides: Sequence[Side]) -> bool:
     """
     first, *others = ({layer.name: layer.num_params for layer in side.result.profile.layers} for side in sides)
     sized = all(side.result.profile.sizes_known for side in sides)
-    for other in others:
-        shared = first.keys() & other.keys()
-        if 2 * len(shared) < min(len(first), len(other)) or (
-            sized and any(first[name] != other[name] for name in shared)
-        ):
-            return False
-    return True
+    return all(
+        2 * len(shared := first.keys() & other.keys()) >= min(len(first), len(other))
+        and not (sized and any(first[name] != other[name] for name in shared))
+        for other in others
+    )
 
 
 def compare(sides: Sequence[Side], metric: str) -> Comparison:
@@ -137,21 +129,20 @@ def compare(sides: Sequence[Side], metric: str) -> Comparison:
             )
     measured = [{name: item for item in side.measurements for name in item.members or (item.layer,)} for side in sides]
     named = [{layer.name for layer in side.result.profile.layers} for side in sides]
-    unmatched: dict[str, tuple[str, ...]] = {}
-    together: dict[tuple[str, ...], list[str]] = {}  # names by the layers that stand for them on each side
-    for name in dict.fromkeys(layer.name for side in sides for layer in side.result.profile.layers):
-        items = [found.get(name) for found in measured]
-        if not any(items):
-            continue
-        missing = tuple(
-            _why_missing(item, metric, known=name in layers) for item, layers in zip(items, named, strict=True)
+    missing = {
+        name: tuple(
+            _why_missing(found.get(name), metric, known=name in layers)
+            for found, layers in zip(measured, named, strict=True)
         )
-        if any(missing):
-            unmatched[name] = missing
-        else:
-            together.setdefault(tuple(item.layer for item in items if item is not None), []).append(name)
+        for name in dict.fromkeys(layer.name for side in sides for layer in side.result.profile.layers)
+        if any(name in found for found in measured)
+    }
+    together = grouped(  # names by the layers that stand for them on each side
+        (tuple(found[name].layer for found in measured), name) for name, reasons in missing.items() if not any(reasons)
+    )
     groups = list(together.values())
     layers = _ranked([[found[names[0]] for names in groups] for found in measured], groups, metric)
+    unmatched = {name: reasons for name, reasons in missing.items() if any(reasons)}
     return Comparison(metric=metric, sides=tuple(sides), layers=layers, unmatched=unmatched)
 
 

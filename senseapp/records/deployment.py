@@ -18,9 +18,8 @@ from senseapp.records.profile import ModelProfile
 class ModelFile:
     """One form of a compressed model.
 
-    Attributes:
-        reading: Python that binds its state dict to ``weights``, with ``{name}`` for the file's name; empty where
-            the suffix says how it is read.
+    ``reading`` is Python that binds its state dict to ``weights``, with ``{name}`` for the file's name; empty where the
+    suffix says how it is read.
     """
 
     suffix: str
@@ -64,7 +63,7 @@ def model_file(name: str) -> ModelFile:
     >>> model_file("compressed.int.safetensors.gz").title
     'weights as integers'
     """
-    return small_form(name) or next(form for form in MODEL_FILES if name.endswith(form.suffix))
+    return next(form for form in MODEL_FILES if name.endswith(form.suffix))
 
 
 def small_form(name: str) -> ModelFile | None:
@@ -99,12 +98,9 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """Times of the layers of one network.
+    """Times of the layers of one network, with ``other_seconds`` that no layer takes.
 
-    Attributes:
-        other_seconds: what no layer takes.
-        source: where they come from, in a few words: the name of a file, or a processor and its runtime.
-        unmatched: names in the source that are of no layer.
+    ``source`` is the name of a file, or a processor and its runtime; ``unmatched`` names in it are of no layer.
     """
 
     times: tuple[LayerTime, ...]
@@ -160,7 +156,6 @@ class DeploySettings:
         threads, batch: of the calls whose time is taken: threads of the runtime, and images of a call.
         reduce_range: 7 bits for all weights, for runtimes that saturate where onnxruntime and OpenVINO do not.
         int8_ends: int8 inputs and outputs, as microcontrollers and some NPUs want them; float32 otherwise.
-        runtime: the name of the runtime that the file is for.
     """
 
     kind: DeployKind = "mixed"
@@ -232,8 +227,7 @@ class RuntimeFigures:
 
     Attributes:
         changes: of every metric against the original in the runtime, image by image.
-        seconds: of one call.
-        time_ratio: to the original, call by call.
+        seconds, time_ratio: of one call, and its ratio to the original's, call by call.
         score_threshold: from which answers count, chosen for this file; None for tasks without.
         busy: whether more programs wanted to run than the machine has processors for, when its calls were timed.
     """
@@ -259,11 +253,9 @@ def thresholds_text(figures: Mapping[str, RuntimeFigures]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTime:
-    """Time of all operators of one kind in a call of one file.
+    """Time of all operators of one kind, called the same in float and in int8 (``Conv``), in a call of one file.
 
-    Attributes:
-        kind: the operator, called the same in float and in int8: ``Conv``.
-        is_border: whether it only takes values from float to int8 or back, or to another order of memory.
+    One that ``is_border`` only takes values from float to int8 or back, or to another order of memory.
     """
 
     kind: str
@@ -293,12 +285,9 @@ def operator_shares(original: Sequence[OperatorTime], file: Sequence[OperatorTim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """Times of the same files in another runtime on the same machine, in turns with the runtime that they are for.
+    """Times of the file, and of the original in float, in another runtime on the same machine.
 
-    Attributes:
-        runtime: the name of the other runtime.
-        file: its time for the file, as a multiple of the time in the runtime that the file was made for.
-        original: the same of the original in float.
+    They are multiples of those in the runtime that the files are for, with which it took turns.
     """
 
     runtime: str
@@ -316,11 +305,10 @@ class Deployment:
             file has the first two only.
         simulated: the changes that the schedule's simulation in torch has on the same images; empty without one.
         in_float: layers, or operations of none, that were left in float since int8 harms them.
-        opset: the version of the file's format: of ONNX the operator set; 0 where it has none.
+        opset: of ONNX the operator set; 0 where the file's format has no version.
         batch: the images of a call, None for any number.
         images: how many it was measured on; none of them chose ranges or layers.
         preparation: how a picture becomes an input, in one sentence.
-        machine: processor and runtime that times were taken on.
         findings: sentences; the first says what the file does, the others what speaks against it.
         computes_in_float: whether no part of the file computes in int8.
         own_setting: of the runtime's quantizer for ``default``; empty where there is no such file.

@@ -10,11 +10,9 @@ from senseapp.core.texts import first_names, plural
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutedNode:
-    """A node that a runtime executes in a call of a file.
+    """A node that a runtime executes in a call of a file, named as in the file; what is no product, as in the runtime.
 
     Attributes:
-        name, kind: in the file; of what is no product, as the runtime calls it.
-        in_integers: whether it computes on integers.
         macs: multiply-accumulates; 0 of what is no product.
         is_rounded: whether the file rounds all that a product reads to integers.
         was_kept: whether a search left it in float.
@@ -42,11 +40,9 @@ LEAST_WORDS = f"A file is called one in 8-bit numbers from {100 * LEAST_INTEGERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegerShare:
-    """What a runtime computes in integers in a call of a file.
+    """How many nodes a runtime executes in a call of a file, and how many of them in integers.
 
-    Attributes:
-        nodes, integer_nodes: executed, without those that only convert numbers; of these, in integers.
-        products: convolutions and matrix products among them.
+    Nodes that only convert numbers do not count; ``products`` are the convolutions and matrix products.
     """
 
     nodes: int

@@ -21,7 +21,7 @@ class PreparationTrial:
 
     Attributes:
         title: of the architecture and of what differs from its own preparation.
-        spec: settings that measure with it, where nothing is left to choose.
+        spec: settings that measure with it.
         correct: right answers; None without labels.
         score: mean cross-entropy after the best temperature, in nats, the lower the better; without labels mean
             information of an answer, in nats, the higher the better.
@@ -117,12 +117,10 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchReport:
-    """How a checkpoint and a network compare.
+    """How a checkpoint and a network compare: missing weights first, then those of another shape, then surplus ones.
 
-    Attributes:
-        differences: missing weights first, then those of another shape, then surplus ones.
-        ignored: names of the checkpoint that are not needed: heads for training only, tables that the network computes.
-        cause: one sentence on the likely cause; empty if everything fits.
+    ``ignored`` are names that are not needed: heads for training only, tables that the network computes. ``cause`` is
+    one sentence on the likely cause; empty if everything fits.
     """
 
     differences: tuple[Mismatch, ...] = ()
@@ -137,13 +135,10 @@ class MatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFacts:
-    """One value of an ONNX file that can be measured.
+    """One value of an ONNX file that can be measured, in the ``shape`` of one batch of the file.
 
-    Attributes:
-        name: in the file.
-        kind: ``output`` of the file, ``cut`` before what cannot be measured, or ``logits`` before probabilities.
-        shape: for one batch of the file.
-        of, operator: for logits, the output that is computed from them, and by what.
+    Its ``kind`` is ``output`` of the file, ``cut`` before what cannot be measured, or ``logits`` before probabilities:
+    those of the output ``of``, which ``operator`` computes from them.
     """
 
     name: str
@@ -159,7 +154,7 @@ class OnnxReport:
 
     Attributes:
         spec: the file as a model.
-        input_name, input_shape: of the images, batch included; ``channels_last`` where they are (N, H, W, C).
+        input_shape: of the images, batch included; ``channels_last`` where they are (N, H, W, C).
         free_axes: axes of the input whose length the file leaves free.
         batch: images that the network computes at once; None where it takes any number.
         outputs: names of those that are measured: those that ``spec`` names, else those that fit its task.
@@ -203,7 +198,6 @@ class ImageSurvey:
     """Contents of a folder, archive or image set by names; pictures are decoded until one succeeds.
 
     Attributes:
-        title: its name.
         layout: where labels come from, if anywhere.
         num_images: pictures there, by their names; damaged ones are found when they are read.
         label_counts: (label as written, number of pictures); empty without labels.
@@ -226,14 +220,9 @@ class ImageSurvey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenPicture:
-    """One picture as the network sees it.
+    """One picture as the network sees it: a PNG file, its label (empty without labels) and prediction as text.
 
-    Attributes:
-        name: of its file.
-        png: the cropped picture, as a PNG file.
-        label: of the picture, as text; empty without labels.
-        prediction: what the model says of it, as text.
-        drawn: the picture with the prediction drawn in it, as a PNG file, and that with the label, where possible.
+    ``drawn`` are the picture with the prediction drawn in it, as a PNG file, and that with the label, where possible.
     """
 
     name: str
@@ -248,10 +237,8 @@ class PreviewReport:
     """Some pictures, how they and the outputs are read, and the uncompressed model's figures on them.
 
     Attributes:
-        reading: of the pictures and the outputs, in which they are shown.
         pictures: at most four, spread evenly over the set.
-        num_scored: images that ``score`` was measured on, drawn at random.
-        score: the task's shown metric of the uncompressed model on them; None without labels.
+        score: the task's shown metric of the uncompressed model on ``num_scored`` images; None without labels.
         warning: one sentence where that says that the model does not do its task; else empty.
         choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
         num_marked: pictures with a rotation mark of their camera, of those that were read.

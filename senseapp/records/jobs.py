@@ -27,12 +27,9 @@ class JobSnapshot:
     """One moment of a job.
 
     Attributes:
-        phase: what happens now, in everyday words (``Measuring each layer: 5 of 18``).
-        detail: what exactly happens now (``layer2.0.conv1``).
+        phase, detail: what happens now, in everyday words (``Measuring each layer: 5 of 18``) and exactly.
         share: of the bar over all steps; None where only the number of measurements is known.
         done, total: measurements finished and planned; total 0 means not yet known.
-        elapsed_seconds: since it started running.
-        remaining_seconds: None while unknown.
         queue_place: 1 for the next to start in its lane; 0 when not waiting.
         behind: id of the job at work that it waits for; empty when not waiting, or where that is not known.
         behind_seconds: what that job still takes; None while unknown.
@@ -71,14 +68,11 @@ class RunRecord:
         run_id: unguessable; of a run that was opened by its link, the link.
         owner: ``local`` without login; empty for whoever opened the run by its link.
         created_seconds, updated_seconds: Unix time.
-        headline: the result in one sentence; empty until there is one.
-        error: the sentence to show if it failed.
+        headline, error: the result in one sentence, or that to show if it failed; empty until there is one.
         link: whoever has it may read the run; empty while it is not shared.
         read_only: whether it was opened by its link.
-        owner_name: empty where there is no login.
         num_bytes: disk space of its files, as last counted.
         origin: one sentence, if it was imported or took measurements from another run.
-        tags: the owner's own words to find it by.
     """
 
     run_id: str

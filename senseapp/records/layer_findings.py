@@ -22,7 +22,6 @@ class QuantizationHistogram:
     its first point.
 
     Attributes:
-        cells: grid points.
         zero_cell: the cell of value 0; of one-sided activations the first.
         scale: value of one step; NaN where each channel has its own.
         low, high: the tensor's true range.
@@ -93,13 +92,10 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Findings on one layer at one level.
+    """Findings on one layer at one level, the one that stands out most first; empty where nothing does.
 
-    Attributes:
-        level: fraction or bits.
-        findings: the one that stands out most first; empty where nothing does.
-        change: what the layer alone loses as the run compressed it.
-        remedies: what was tried, measured on the same images, the best first.
+    ``change`` is what the layer alone loses as the run compressed it; ``remedies`` were measured on the same images,
+    the best comes first.
     """
 
     layer: str
@@ -129,12 +125,9 @@ def shares_of_damage(result: RunResult, layer: str, metric: str) -> dict[float, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDamage:
-    """One node of a quantized file.
+    """One node of a quantized file, and the damage of the file ``without`` its rounding: with it alone in float.
 
-    Attributes:
-        name, op: of the node in the file.
-        without: damage of the file with this node alone back in float.
-        weights_known: whether its weights were found in the float file; else only its inputs were put back.
+    Its ``weights_known`` were found in the float file; else only its inputs were put back.
     """
 
     name: str
@@ -147,12 +140,8 @@ class NodeDamage:
 class QuantizedNodesReport:
     """The damage of a quantized file beside its float file, and of it without the rounding of each node.
 
-    Attributes:
-        reference, candidate: names of the float and of the quantized file.
-        metric: that damage is measured in, of the float file's answers.
-        whole: damage of the file as it is.
-        rest: damage with every node in float: of what differs otherwise, as weights that were changed.
-        nodes: in the order of the file.
+    ``metric`` is that of damage to the float file's answers: ``whole`` of the file, ``rest`` with every node in
+    float, as of weights that were changed. Nodes are in the order of the file.
     """
 
     reference: str
@@ -192,9 +181,7 @@ class QuantizedNodesReport:
 class Int8Timing:
     """Time of a call of a first file in int8, as a multiple of float's, before a file is searched for.
 
-    Attributes:
-        ratio: with its interval.
-        products: what the processor computes int8 products with: ``VNNI``, ``AMX`` or nothing of its own.
+    The processor computes ``products`` of int8 with ``VNNI``, ``AMX`` or nothing of its own.
     """
 
     ratio: Median

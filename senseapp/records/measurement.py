@@ -47,8 +47,7 @@ class LayerMeasurement:
         changes: one entry per metric; empty unless measured.
         estimated: True if the quick scan predicted the changes from one backward pass.
         images_passed: of an estimate, on how many images a true pass corrected it; 0 where none did.
-        group: id of the coupled group; empty if the layer stands alone.
-        members: layers of the group, the first one included; just the layer if it stands alone.
+        group, members: id and layers of the coupled group, the first included; no id and the layer if it stands alone.
         achieved_level: the level truly reached (channels are whole numbers).
         removed_params: weights zeroed or removed, over all members.
         removed_macs: multiply-accumulates that a kernel skipping them would save, for one image.
@@ -86,10 +85,7 @@ class LayerMeasurement:
 class RecordedOutputs:
     """Outputs of the uncompressed model for the first images, stored to predict layers together.
 
-    Attributes:
-        metric: whose :meth:`~senseapp.metrics.Metric.recorded` it is.
-        size: numbers for each image.
-        values: float16 (images, size), in C order.
+    They are :meth:`~senseapp.metrics.Metric.recorded` of the metric, float16 (images, size) in C order.
     """
 
     metric: str
@@ -126,17 +122,14 @@ class RunResult:
     """Everything one run found.
 
     Attributes:
-        spec: the settings that decide its numbers.
         metric: the one that ranks layers.
         baseline: of the uncompressed model, by metric.
         measurements: one per layer (or group) and level; empty in quick mode.
         estimates: those of the quick scan, if it ran.
-        has_labels: whether metrics that need labels could be measured.
         precision: of the forward passes, as decided (``fp32`` or ``bf16``).
         method: ``replay`` or ``plain``, with the reason in ``notes`` when plain.
         agreement: Spearman between estimate and measurement, by level, where both exist.
         environment: versions, device, threads; for reading only.
-        seconds: time of the whole run.
         summary: the finding in one sentence; empty while a run goes on.
         recorded: of the uncompressed model's outputs; None where nothing is kept.
         reading: how outputs, images and class numbers were read; None for imported figures.

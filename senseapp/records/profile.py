@@ -44,10 +44,7 @@ class LayerProfile:
 class UnlistedWeights:
     """Weights of one module that no compressible layer holds, and that are therefore not analysed.
 
-    Attributes:
-        module: dotted name; empty for the model itself.
-        parameters: their names in the module.
-        macs: multiply-accumulates with them for one image.
+    ``module`` is its dotted name, empty for the model itself; ``parameters`` are names in it.
     """
 
     module: str
@@ -63,11 +60,9 @@ INPUT = "image"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowNode:
-    """One call of a layer, or an operation on what several nodes computed (``add``, ``cat``, ``mul``, ``bmm``, …).
+    """One call of a layer, which may have several, or an operation of ATen on what several nodes computed (``add``, …).
 
-    Attributes:
-        name: of the layer, which may be called several times; of the operation, as ATen calls it.
-        inputs: places of the nodes whose results it reads; always earlier ones.
+    ``inputs`` are places of the nodes whose results it reads; always earlier ones.
     """
 
     name: str
@@ -123,12 +118,7 @@ class ModelProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoupledAxis:
-    """One axis of one layer's weight that shrinks with a group.
-
-    Attributes:
-        axis: output channels or input channels.
-        share: of the axis, that goes when all units of the group go.
-    """
+    """An axis of a layer's weight, output or input channels, whose ``share`` goes when all units of a group go."""
 
     layer: str
     axis: Literal["out", "in"]
@@ -185,10 +175,7 @@ def select_layers(
     """Return the layers whose name matches any of ``patterns`` and whose type is any of ``types``.
 
     Patterns are shell patterns (``layer1.*``, ``*.conv1``); no pattern, or no type, means no restriction.
-
-    Raises:
-        NoLayersSelected: nothing is left, with what there would have been.
-        InvalidSpec: there are too many patterns.
+    NoLayersSelected, with what there would have been, if nothing is left; InvalidSpec for too many patterns.
     """
     if not profile.layers:
         raise NoLayersSelected("This model has no compressible layers: it holds no convolution and no linear layer.")

@@ -17,10 +17,10 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
 from senseapp.metrics.base import SIGNIFICANCE
+from senseapp.metrics.bounds import TestSequence, images_needed, upper_bound_of_share
 from senseapp.records.measurement import change_in
 
 if TYPE_CHECKING:
-    from senseapp.metrics.bounds import TestSequence
     from senseapp.records.candidate import Candidate
 
 CONFIDENCE = 1 - SIGNIFICANCE
@@ -30,12 +30,9 @@ _LEAST_CONFIDENCE = 0.75  # three times of four: less would be no promise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """The largest permitted loss on new images like the held-out ones, with a certainty.
+    """The largest permitted loss on new images like the held-out ones, as a fraction, with a one-sided certainty.
 
-    Attributes:
-        most: in the unit of ``metric``: a fraction for shares.
-        metric: one that is a share; empty for the one that people judge a file by.
-        confidence: one-sided.
+    The metric is one that is a share; empty for the one that people judge a file by.
     """
 
     most: float
@@ -76,13 +73,9 @@ def certainty_text(confidence: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a file keeps a promise.
+    """Whether a file keeps a promise, by the ``bound`` of its loss with the ``error`` that its test had.
 
-    Attributes:
-        change: what it was measured to lose; None where that was not measured, or not on held-out images.
-        bound: of its loss, with the error that its test had; infinite where it is unknown.
-        error: of its test.
-        holds: whether it passed.
+    The bound is infinite where the loss is unknown: ``change`` is None where that was not measured on held-out images.
     """
 
     file: str
@@ -114,8 +107,6 @@ def kept(candidates: Sequence[Candidate], promise: Promise) -> tuple[Candidate, 
 
 
 def _tested(candidates: Sequence[Candidate], promise: Promise) -> tuple[dict[str, Verdict], TestSequence]:
-    from senseapp.metrics.bounds import TestSequence  # scipy, which records are read without
-
     tests = TestSequence(error=1 - promise.confidence)
     found: dict[str, Verdict] = {}
     earlier: list[Candidate] = []
@@ -124,7 +115,7 @@ def _tested(candidates: Sequence[Candidate], promise: Promise) -> tuple[dict[str
         same = [other for other in earlier if (other.reconstruction, other.schedule) == weights]
         if not same:
             for _ in range(each.tried - 1):
-                tests.test(lambda _error: False)
+                tests.add(passes=False)
         plain = next((other for other in same if not other.runs), None)
         if plain is not None and not each.runs:  # as they are and packed: one test
             found[each.file] = replace(found[plain.file], file=each.file)
@@ -149,7 +140,8 @@ def verdict_of(
         change, bound = None, math.inf
     elif bound is None:
         bound = METRICS[change.metric].upper_bound(change.moments, 1 - error)
-    holds = tests.test(lambda _error: bound <= promise.most)
+    holds = bound <= promise.most
+    tests.add(passes=holds)
     return Verdict(file=file, change=change, bound=bound, error=error, holds=holds)
 
 
@@ -183,8 +175,6 @@ def refusal(verdict: Verdict, promise: Promise) -> str:
 
 def needed_text(promise: Promise) -> str:
     """Return how many held-out images the promise takes at the least: where nothing is lost on any of them."""
-    from senseapp.metrics.bounds import TestSequence, images_needed
-
     least = images_needed(promise.most, 1 - TestSequence(error=1 - promise.confidence).next_error)
     assert least is not None  # without any change some number is enough
     return f"at least {plural(least, 'unseen image')}"
@@ -192,8 +182,6 @@ def needed_text(promise: Promise) -> str:
 
 def too_few(images: int, promise: Promise) -> str:
     """Return that so many held-out images promise less, even of a file that loses nothing; empty where they do not."""
-    from senseapp.metrics.bounds import TestSequence, upper_bound_of_share
-
     best = upper_bound_of_share(0, images, 1 - TestSequence(error=1 - promise.confidence).next_error) if images else 1.0
     if best <= promise.most:
         return ""
@@ -205,8 +193,6 @@ def too_few(images: int, promise: Promise) -> str:
 
 def _words(verdict: Verdict, promise: Promise) -> tuple[str, str, str]:
     """Return the images of a known verdict, its bound, and a sentence on what the promise takes."""
-    from senseapp.metrics.bounds import images_needed
-
     change = verdict.change
     assert change is not None
     lost = METRICS[change.metric].change_text(change.delta)

@@ -81,10 +81,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleEntry:
-    """The choice for one layer (or coupled group).
+    """The choice for one layer, or for a coupled group by its first member.
 
     Attributes:
-        layer: its name; for a group, the first member.
         compression: ``sparsity``, ``pruning``, ``quantization``, or ``none`` if the layer is left alone.
         level: fraction or bits; 0 for ``none``.
         predicted_damage: what it loses alone.
@@ -105,11 +104,9 @@ class Schedule:
 
     Attributes:
         model: the title of the model it belongs to.
-        method: ``optimal``, ``gamma``, ``uniform`` or ``manual``.
+        method: ``optimal``, ``gamma``, ``uniform`` or ``manual``, which has no budget.
         entries: one per layer or coupled group, in execution order.
-        budget: None for a manual one.
-        metric: the metric its damage is counted in.
-        predicted_damage: of all entries together: their sum, and what they do beyond it where that is known.
+        predicted_damage: of all entries together, in ``metric``: their sum, and what they do beyond it where known.
         achieved: what is removed or kept in the unit of each budget kind, predicted from the layers' costs.
         file_notes: those notes that say what target files, which hold one number per layer, do not.
     """
@@ -142,9 +139,7 @@ class Schedule:
 class RepairStep:
     """One form of a compressed model, and what it loses on calibration images that it was not fitted to.
 
-    Attributes:
-        title: what was done, as a person reads it.
-        kept: whether it is the form that did best.
+    The title says what was done; the form that did best is ``kept``.
     """
 
     title: str
@@ -157,7 +152,6 @@ class ValidationResult:
     """A schedule applied and measured, beside the uncompressed model and a uniform schedule of equal cost.
 
     Attributes:
-        schedule: what was applied.
         changes: measured, by metric.
         held_out: whether that was on images that the run has not measured on; else on its own.
         repaired: the same after repair without training; empty if none was asked for.
@@ -217,12 +211,9 @@ class ValidationResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedTarget:
-    """One schedule that a search measured.
+    """One schedule that a search measured; ``figure`` is what it removes, or its average bits.
 
-    Attributes:
-        figure: what it removes, or its average bits.
-        changes: measured on the curves' images, by metric; after repair where that did better.
-        repaired: whether they are those after repair.
+    Changes by metric are those on the curves' images; after repair where that did better.
     """
 
     figure: float
@@ -236,12 +227,9 @@ class TriedTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrongestFound:
-    """The strongest schedule whose measured drop is within what a person allows.
+    """The strongest schedule whose measured drop is within ``allowed_drop``, in the unit of the schedule's metric.
 
-    Attributes:
-        allowed_drop: in the unit of the schedule's metric.
-        repaired: whether schedules were repaired, where that did better, before their drops were measured.
-        tried: every schedule that was measured, in the order of the search.
+    ``tried`` are all that were measured, in the order of the search; ``repaired`` ones where that did better.
     """
 
     schedule: Schedule

@@ -11,7 +11,7 @@ from senseapp.core.codec import register_family
 from senseapp.core.errors import InvalidSpec, check_choice, check_counts
 from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
-from senseapp.descriptions.targets import USUAL_TARGET, check_target
+from senseapp.descriptions.targets import TARGETS, USUAL_TARGET
 from senseapp.metrics import METRICS
 from senseapp.tasks import TASKS, task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
@@ -61,7 +61,7 @@ class ModelSpec:
             checkpoint; of an ``imported`` model only figures are known, from another tool's file.
         name: in the library (``resnet50``); empty for ``auto``.
         pretrained: load the library's published weights.
-        checkpoint: path of a weights file; empty means none.
+        checkpoint: path of a weights file, if any.
         network: which of several networks in a checkpoint: what stands before the names of its weights
             (``state_dict_ema``, ``teacher``), or a part of it; empty takes the first.
         outputs: of an ONNX file, the names of the values to measure; empty takes those that fit the task.
@@ -121,8 +121,7 @@ class DataSpec:
     Attributes:
         kind: the shipped digits, photographs or shapes, random inputs, a folder, a zip or tar archive, a set that
             torchvision downloads, or unknown (``imported`` figures).
-        path: of the folder or archive; empty for all others.
-        name: of the set that torchvision downloads, one of :data:`IMAGE_SETS`; empty for all others.
+        path, name: of the folder or archive; of the set that torchvision downloads, one of :data:`IMAGE_SETS`.
         labels: path inside the folder or archive of a table ``file,label``; empty means class folders or none,
             ``none`` (:data:`WITHOUT_LABELS`) measures without labels whatever the folders are called.
         mean, std: per channel, in the model's order, on the 0 to 1 scale; empty keeps the model's own.
@@ -262,7 +261,7 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         check_choice("The goal must be", self.goal, get_args(Goal))
-        check_target(self.target)
+        check_choice("The target must be", self.target, TARGETS)
 
 
 def without_folders(settings: SettingsT) -> SettingsT:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
-from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
+from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import INT8_BITS, LayerTime, LayerTimes, OperatorTime
@@ -213,7 +213,7 @@ class Runtime(ABC):
 
 def runtime_named(name: str) -> Runtime:
     """Return the runtime of that name; raise InvalidSpec, with the names there are, if there is none."""
-    return cast(Runtime, operations_of(name))
+    return cast(Runtime, RUNTIMES.named(name).load())
 
 
 def runtime_for(name: str, uploaded: OpenedOnnx | None) -> Runtime:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from senseapp.descriptions.compressions import CompressionConfig, CompressionDescription, Effect, option
-from senseapp.descriptions.levels import FRACTIONS, FractionScale, LevelScale
+from senseapp.descriptions.levels import FRACTIONS, LevelScale
 
 PruningCriterion = Literal["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "least_error", "random"]
 
@@ -29,7 +29,7 @@ class PruningConfig(CompressionConfig):
     """
 
     kind: ClassVar[str] = "pruning"
-    scale: ClassVar[LevelScale] = FractionScale(
+    scale: ClassVar[LevelScale] = LevelScale(
         noun="pruning", axis="Channels removed (%)", choices=FRACTIONS[:-1], default=(0.1, 0.3, 0.5)
     )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from senseapp.descriptions.compressions import CompressionConfig, CompressionDescription, Effect, option
-from senseapp.descriptions.levels import FractionScale, LevelScale
+from senseapp.descriptions.levels import LevelScale
 
 SparsityGranularity = Literal["weight", "kernel", "filter", "channel", "row", "column", "2:4"]
 SparsityCriterion = Literal["magnitude", "squared_magnitude", "random", "wanda"]
@@ -37,7 +37,7 @@ class SparsityConfig(CompressionConfig):
     """
 
     kind: ClassVar[str] = "sparsity"
-    scale: ClassVar[LevelScale] = FractionScale(noun="sparsity", axis="Weights at zero (%)")
+    scale: ClassVar[LevelScale] = LevelScale(noun="sparsity", axis="Weights at zero (%)")
 
     granularity: SparsityGranularity = option(
         "weight",

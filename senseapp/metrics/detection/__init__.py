@@ -30,7 +30,7 @@ from senseapp.metrics.detection.matching import (
     tables_of,
 )
 from senseapp.metrics.detection.rows import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS, divergence
-from senseapp.metrics.predictions import Predictions
+from senseapp.metrics.predictions import Columns, Predictions
 from senseapp.metrics.records import (
     HARM,
     SHARE,
@@ -48,30 +48,16 @@ if TYPE_CHECKING:
 TASK = "detection"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DetectionDivergence(Metric):
-    """KL divergence of the classes plus score · (1 − IoU) of the box, summed over the anchors of an image."""
-
-    def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
-        """Refuse outputs whose rows are not alike."""
-        before, after = (tuple(each.parts["rows"].shape) for each in (baseline_output, output))
-        if before != after:
-            raise InvalidInput(f"Boxes must be alike before and after compression; got {before} and {after}.")
-
-    def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
-        """Return the powers of the divergence of each image; rows that were left out count as those that were not."""
-        before, after = baseline_output.parts["rows"], output.parts["rows"]
-        share = baseline_output.parts["num_rows"].double() / before.shape[1]
-        return of_divergence(divergence(before, after).double() * share)
+def _divergence(before: Columns, after: Columns, _targets: object) -> tuple[Tensor, ...]:
+    """Return the terms of each image's divergence; rows that were left out count as those that were not."""
+    rows = before.parts["rows"]
+    share = before.parts["num_rows"].double() / rows.shape[1]
+    return of_divergence(divergence(rows, after.parts["rows"]).double() * share)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionRecordMetric(RecordMetric):
-    """A metric of detections against objects: annotated ones, or those that the original model is sure of.
-
-    Attributes:
-        least_score: of the original model's detections that are objects.
-    """
+    """A metric of detections against objects: annotated ones, or the original model's from ``least_score`` on."""
 
     least_score: float = SURE_SCORE
 
@@ -111,11 +97,9 @@ def annotated(target: Any) -> Objects:
 
 @dataclass(frozen=True, kw_only=True)
 class AveragePrecision(ClassMeanMetric, DetectionRecordMetric):
-    """Mean average precision over classes and thresholds, by the rules of COCO.
+    """Mean average precision over classes and thresholds, overlaps from which a box is right, by the rules of COCO.
 
-    Attributes:
-        thresholds: overlaps, as IoU, from which a box is right.
-        area: which objects count: one of ``AREAS``, in pixels of the network's input.
+    Objects count whose ``area`` is one of ``AREAS``, in pixels of the network's input.
     """
 
     thresholds: tuple[float, ...] = THRESHOLDS
@@ -186,8 +170,9 @@ def object_counts(moments: Moments) -> tuple[int, int, int]:
     return there, found, same
 
 
-DIVERGENCE = DetectionDivergence(
+DIVERGENCE = Metric(
     **HARM,
+    of_images=_divergence,
     name="detection_kl",
     task=TASK,
     term="Divergence of boxes and classes",

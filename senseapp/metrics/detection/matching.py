@@ -45,12 +45,9 @@ _MOST_CANDIDATES = 1000  # pairs before suppression, as torchvision's RetinaNet 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """Objects of one image.
+    """Objects of one image: boxes (n, 4), as left, top, right, bottom, in pixels, and classes (n,).
 
-    Attributes:
-        boxes: (n, 4), as left, top, right, bottom, in pixels.
-        labels: classes, (n,).
-        crowd: which of them stand for many and are never missed, (n,).
+    Those that are a ``crowd``, (n,), stand for many and are never missed.
     """
 
     boxes: Floats
@@ -86,11 +83,8 @@ def pair_overlaps(found: Floats, objects: Floats, crowd: NDArray[np.bool_]) -> F
 class ClassRecord:
     """What became of the detections of one class in one image, for one range of areas.
 
-    Attributes:
-        label: the class.
-        num_objects: that can be missed.
-        scores: of its detections, descending, (n,).
-        right, ignored: (thresholds, n); those that are neither are wrong.
+    ``num_objects`` can be missed. Scores, (n,), are descending. What is neither ``right`` nor ``ignored``, (thresholds,
+    n), is wrong.
     """
 
     label: int
@@ -140,25 +134,14 @@ def _matched(
     matched, ignored = (np.zeros((len(least), len(boxes)), dtype=bool) for _ in range(2))
     taken = np.zeros((len(least), len(at)), dtype=bool)
     for place in np.flatnonzero(overlaps.max(axis=1, initial=0.0) >= least.min()).tolist():
-        chosen = _partners(overlaps[place], least, taken & ~crowd, left_out)
-        found = np.flatnonzero(chosen >= 0)
-        taken[found, chosen[found]] = True
-        matched[found, place] = True
-        ignored[found, place] = left_out[chosen[found]]
+        blocked = (taken & ~crowd) | (overlaps[place] < least[:, None])  # (thresholds, objects)
+        # The object that overlaps most, of equals the last; objects that count nothing come behind all others.
+        fits = np.where(blocked, -np.inf, overlaps[place] - 2.0 * left_out)[:, ::-1]
+        found = np.flatnonzero(np.isfinite(fits.max(axis=1)))
+        chosen = len(at) - 1 - fits[found].argmax(axis=1)
+        taken[found, chosen] = matched[found, place] = True
+        ignored[found, place] = left_out[chosen]
     return matched, ignored
-
-
-def _partners(
-    overlaps: Floats, least: Floats, taken: NDArray[np.bool_], left_out: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """Return, for each threshold, the object that overlaps most, as in pycocotools; -1 for none."""
-    fits = np.where(taken | (overlaps < least[:, None]), -1.0, overlaps)  # (thresholds, objects)
-    chosen = np.full(len(least), -1, dtype=np.int64)
-    for group in (left_out, ~left_out):
-        among = np.where(group, fits, -1.0)
-        last = among.shape[1] - 1 - among[:, ::-1].argmax(axis=1)
-        chosen = np.where(among.max(axis=1) >= 0, last, chosen)
-    return chosen
 
 
 def packed(records: Sequence[ClassRecord]) -> list[float]:
@@ -192,12 +175,9 @@ def unpacked(numbers: Sequence[float], num_thresholds: int = len(THRESHOLDS)) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTable:
-    """All detections of one class, the highest scores first.
+    """All detections of one class, the highest scores first: the image of each, (n,), and the objects of each image.
 
-    Attributes:
-        num_objects: of each image, (images,).
-        images: of each detection, (n,).
-        right, wrong: (thresholds, n); those that are neither count nothing.
+    Of ``right`` and ``wrong``, (thresholds, n), those that are neither count nothing.
     """
 
     num_objects: Floats
@@ -280,9 +260,7 @@ def _area(hits: Floats, numbers: Floats, totals: Floats) -> Floats:
 def candidates_of(rows: Tensor, class_boxes: Tensor | None = None) -> tuple[Tensor, ...]:
     """Return the likeliest pairs of box and class of each image, (n, 6) as score, class and box, highest score first.
 
-    Args:
-        rows: all rows of the images, (N, R, 6 + K).
-        class_boxes: (N, P, K, 4), the box of each class, of the last P rows; elsewhere a row has one box.
+    Rows are (N, R, 6 + K); the last P have a box of each class, ``class_boxes`` (N, P, K, 4), the others one box.
     """
     import torch
 

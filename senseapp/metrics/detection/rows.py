@@ -99,11 +99,8 @@ def class_scores(rows: Tensor, kind: RowKind) -> Tensor:
     if kind is RowKind.ANCHOR:
         return objects.sigmoid()
     if kind in SOFTMAX:
-        shares = logits.softmax(dim=-1)
-        background = 0 if kind is not RowKind.SOFTMAX_LAST else shares.shape[-1] - 1
-        kept = shares.new_ones(shares.shape[-1])
-        kept[background] = 0
-        return shares * kept
+        background = objects.new_tensor([logits.shape[-1] - 1 if kind is RowKind.SOFTMAX_LAST else 0])
+        return logits.softmax(dim=-1).index_fill(-1, background.long(), 0.0)
     if kind is RowKind.SIGMOID:
         return logits.sigmoid()
     product = logits.sigmoid() * objects.sigmoid()

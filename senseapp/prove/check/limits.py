@@ -12,10 +12,10 @@ import torch
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import Progress
 from senseapp.core.texts import plural
-from senseapp.descriptions.processors import PROCESSORS, simulator_of
+from senseapp.descriptions.runtimes import PROCESSORS
 from senseapp.metrics import METRICS
 from senseapp.metrics.bounds import images_needed
-from senseapp.metrics.classification import Agreement, TopAccuracy
+from senseapp.metrics.classification import AGREEMENT, TopAccuracy
 from senseapp.metrics.records import RecordMetric
 from senseapp.prove.check.alignment import PreparedReference
 from senseapp.prove.check.sides import OpenSide
@@ -46,11 +46,8 @@ def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
     images, moments = change.num_samples, change.moments
     upper, needed = metric.upper_bound(moments, CONFIDENCE), None
     is_guaranteed = metric.is_share and not isinstance(metric, RecordMetric)
-    if isinstance(metric, Agreement):
-        how = "exact binomial"
-        needed = images_needed(allowed, CONFIDENCE, rate=moments[2] / images) if allowed else None
-    elif isinstance(metric, TopAccuracy):
-        how = "exact for paired answers"
+    if metric is AGREEMENT or isinstance(metric, TopAccuracy):
+        how = "exact binomial" if metric is AGREEMENT else "exact for paired answers"
         if allowed and moments[2] == moments[3]:  # no answer became right
             needed = images_needed(allowed, CONFIDENCE, rate=moments[2] / images)
     elif isinstance(metric, RecordMetric):
@@ -125,8 +122,8 @@ def loss_on_processor(
 
     Raises InvalidSpec if the file is no ONNX file, or the simulator cannot run it.
     """
-    label = PROCESSORS.named(spec.processor).label
-    simulator = cast(Callable[..., OpenFile], simulator_of(spec.processor))
+    processor = PROCESSORS.named(spec.processor)
+    label, simulator = processor.label, cast(Callable[..., OpenFile], processor.load())
     if candidate.content is None or not candidate.is_onnx or candidate.file is None:
         raise InvalidSpec(f"{candidate.name} cannot run on {label}: an ONNX file is wanted there, in int8 (QDQ).")
     progress(f"Compiling for {label}: its simulator is slow, and takes up to {spec.processor_seconds:.0f} s in all")

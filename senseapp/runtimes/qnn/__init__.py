@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from senseapp.descriptions.processors import ProcessorDescription
+from senseapp.descriptions.runtimes import ProcessorDescription
 
 QNN = ProcessorDescription(
     name="qnn",
     label="Qualcomm's HTP",
-    opens="senseapp.runtimes.qnn.simulator:simulated",
+    operations="senseapp.runtimes.qnn.simulator:simulated",
     package="onnxruntime_qnn",
     added_by="pip install '.[qnn]' on Linux or Windows",
 )

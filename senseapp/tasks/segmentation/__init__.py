@@ -26,9 +26,7 @@ from senseapp.metrics.segmentation import (
     MIOU_AGREEMENT,
     VOID,
     check_masks,
-    classes_of,
     grid_of,
-    log_probabilities_of,
     masks_like,
     predictions_of,
 )
@@ -94,7 +92,7 @@ class Segmentation(Task):
 
     def baseline_note(self, predictions: Predictions) -> str:
         """Return a note if all pixels of all images are of one class."""
-        found = classes_of(predictions).unique()  # type: ignore[arg-type, no-untyped-call]
+        found = predictions.parts["classes"].unique()  # type: ignore[union-attr]
         if len(found) > 1:
             return ""
         return (
@@ -114,7 +112,7 @@ class Segmentation(Task):
 
     def confusion(self, predictions: Any, targets: Tensor, num_outputs: int) -> Tensor:
         """Return the classes of pixels by those of the masks."""
-        found = classes_of(predictions).long()
+        found: Tensor = predictions.parts["classes"].long()
         masks = masks_like(targets, found).long()
         places = (masks * num_outputs + found)[masks < num_outputs]
         return places.bincount(minlength=num_outputs**2).reshape(num_outputs, num_outputs).float()
@@ -139,7 +137,7 @@ class Segmentation(Task):
         """Return the mean divergence of each image's pixels from the surest pixel of all; see :class:`Task`."""
         from senseapp.tasks.directions import largest_divergence
 
-        log_probabilities = log_probabilities_of(output)
+        log_probabilities = output.parts["log_probabilities"]
         step = -(-log_probabilities.shape[1] // 512)  # a mean over so many pixels will do
         kept = log_probabilities[:, ::step]
         return largest_divergence(kept.flatten(0, 1)).reshape(kept.shape[:2]).mean(1)
@@ -192,7 +190,7 @@ class Segmentation(Task):
 
         Drops of classes are of their IoU with the masks, or without any with what ``before`` finds.
         """
-        old, new = classes_of(before), classes_of(after)
+        old, new = before.parts["classes"], after.parts["classes"]
         changed = (old != new).flatten(1).count_nonzero(1).double() / old[0].numel()
         metric, kept = MIOU_AGREEMENT if targets is None else MIOU, 1 - changed
         return AnswerChanges(

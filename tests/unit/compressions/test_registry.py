@@ -12,11 +12,11 @@ from senseapp import descriptions
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, InvalidSpec
-from senseapp.descriptions import BitScale, FractionScale, options_of
+from senseapp.descriptions import BitScale, LevelScale, options_of
 from senseapp.records.spec import RunSpec, SensitivitySpec
 
 ALL = descriptions.all_descriptions()
-FRACTION = FractionScale(noun="sparsity", axis="Zeros (%)")
+FRACTION = LevelScale(noun="sparsity", axis="Zeros (%)")
 BITS = BitScale(noun="quantization", axis="Bits")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from senseapp.core.errors import HomeInUse
-from senseapp.core.files import lock_home, make_private, private_files
+from senseapp.core.files import lock_home, make_private
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend, backend_at
@@ -95,20 +95,3 @@ def test_nobody_else_may_look_into_a_home_also_one_made_before(tmp_path):
     for folder in (new, old, shared):
         make_private(folder)
     assert [folder.stat().st_mode & 0o7777 for folder in (new, old, shared)] == [0o700, 0o700, 0o1777]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="files have no such rights")
-def test_private_files_of_overlapping_bodies_leave_the_umask_of_the_user(tmp_path):
-    usual = os.umask(0o027)
-    try:
-        first, second = private_files(), private_files()
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        (tmp_path / "private").touch()
-        second.__exit__(None, None, None)
-        (tmp_path / "own").touch()
-    finally:
-        left = os.umask(usual)
-    assert left == 0o027
-    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("private", "own")] == [0o600, 0o640]

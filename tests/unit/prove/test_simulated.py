@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.descriptions.processors import PROCESSORS, ProcessorDescription, simulator_of
+from senseapp.descriptions.runtimes import PROCESSORS, ProcessorDescription
 from senseapp.prove.check.check import check_files
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec
@@ -48,7 +48,7 @@ def _processors() -> Iterator[None]:
             ProcessorDescription(
                 name=name,
                 label=f"A {name} NPU",
-                opens=f"{__name__}:{function}",
+                operations=f"{__name__}:{function}",
                 package=package,
                 added_by="pip install it",
             )
@@ -95,6 +95,6 @@ def test_what_is_not_there_is_said(spec: CheckSpec) -> None:
     with pytest.raises(InvalidSpec, match="must be one of qnn, same, reversed, absent, got 'abacus'"):
         replace(spec, processor="abacus")
     with pytest.raises(InvalidSpec, match="A absent NPU is not installed here"):
-        simulator_of("absent")
+        PROCESSORS["absent"].load()
     with pytest.raises(InvalidSpec, match="above 0, got 0"):
         replace(spec, processor_seconds=0)
