@@ -30,9 +30,8 @@ from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, 
 from senseapp.server.leaderboard import headline
 from senseapp.server.machine import MACHINE_LOAD, MachineSpeed, free_bytes, load_engine, memory_limit, time_convolutions
 from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shipped_card
-from senseapp.server.operations import RunLogs, during_run
-from senseapp.server.process.pool import JobProcesses
-from senseapp.server.process.processes import carry_out_on_cluster
+from senseapp.server.operations import RunLogs
+from senseapp.server.process.processes import JobProcesses, carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, AnswerT, Requester, WorkerRequest, network_request
 from senseapp.server.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
 from senseapp.server.tasks import EarlierRun, FinishedRunTask, OpenSession, RunTask, TaskContext, open_local_session
@@ -272,17 +271,16 @@ class Backend:
         )
         self._live[task.job_id] = live
         try:
-            with during_run(record.run_id):
-                word = "Run" if isinstance(task, Measurement) else type(task).__name__
-                _log.info("%s of %s begins", word, record.spec.model.title)
-                control.plan(self._first_plan(record.spec, task, context.folder, load))
-                self._carry_out(task, context, device=record.spec.sensitivity.device)
-                if isinstance(task, Measurement):
-                    result = context.folder.load_result()
-                    self.store.update(record.run_id, headline=headline(result))
-                    self._follow(record, result, context)
-                    if not result.passes.workers:  # else it is not representative of this machine
-                        self.speeds.learn(planned, control.seconds_of_steps(), kind=kind_of(record.spec))
+            word = "Run" if isinstance(task, Measurement) else type(task).__name__
+            _log.info("%s of %s begins", word, record.spec.model.title)
+            control.plan(self._first_plan(record.spec, task, context.folder, load))
+            self._carry_out(task, context, device=record.spec.sensitivity.device)
+            if isinstance(task, Measurement):
+                result = context.folder.load_result()
+                self.store.update(record.run_id, headline=headline(result))
+                self._follow(record, result, context)
+                if not result.passes.workers:  # else it is not representative of this machine
+                    self.speeds.learn(planned, control.seconds_of_steps(), kind=kind_of(record.spec))
         finally:
             del self._live[task.job_id]
             remove_temporaries(context.folder.path, beside_others=True)  # of a process that was killed

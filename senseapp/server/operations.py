@@ -104,7 +104,7 @@ def during_run(run_id: str) -> Iterator[None]:
 class RunLogs(logging.Handler):
     """Writes senseapp's log records about a run into the run's folder; :meth:`close` ends it.
 
-    A record is about a run if it names it (``extra={"run": run_id}``) or was logged :func:`during_run`.
+    A record is about a run if it was logged :func:`during_run`.
     """
 
     def __init__(self, store: RunStore) -> None:
@@ -117,9 +117,8 @@ class RunLogs(logging.Handler):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Accept records about a run, and set the run's id on them."""
-        run_id = record.__dict__.get("run") or _current.get()
-        record.__dict__["run"] = run_id  # for later handlers
-        return bool(run_id)
+        record.__dict__["run"] = _current.get()  # for later handlers
+        return bool(_current.get())
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a record to the log of its run; a failed write must not fail the run."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from senseapp.core.errors import QueueFull, SenseError
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.server.job_progress import JobCancelled, JobControl, Unfinished
+from senseapp.server.operations import during_run
 from senseapp.server.tasks import RunTask
 
 _log = logging.getLogger(__name__)
@@ -218,24 +219,22 @@ class JobRunner:
             begun = self._snapshot(job)
         self._tell(job, begun)
         run_id = job.task.job_id.split(":")[0]
-        about = {"run": run_id}  # of log records
-        try:
-            job.control.check()
-            self._work(job.task, job.control)
-        except JobCancelled:
-            self._finish(job, RunState.INTERRUPTED if self._closed and not job.cancelled else RunState.CANCELLED)
-        except Unfinished as error:
-            _log.warning("run %s: %s", run_id, error, exc_info=True, extra=about)
-            self._finish(job, RunState.DONE, str(error))
-        except SenseError as error:
-            _log.warning("run %s failed: %s", run_id, error, exc_info=True, extra=about)
-            self._finish(job, RunState.FAILED, str(error))
-        except BaseException:  # includes SystemExit of a library
-            _log.exception("run %s failed", run_id, extra=about)
-            sentence = f"Something went wrong inside senseapp (run {run_id[:8]}); the log has the details."
-            self._finish(job, RunState.FAILED, sentence)
-        else:
-            self._finish(job, RunState.DONE)
+        with during_run(run_id):
+            state, error = RunState.DONE, ""
+            try:
+                job.control.check()
+                self._work(job.task, job.control)
+            except JobCancelled:
+                state = RunState.INTERRUPTED if self._closed and not job.cancelled else RunState.CANCELLED
+            except (Unfinished, SenseError) as reason:
+                state = RunState.DONE if isinstance(reason, Unfinished) else RunState.FAILED
+                error = str(reason)
+                _log.warning("run %s, %s: %s", run_id, state, error, exc_info=True)
+            except BaseException:  # includes SystemExit of a library
+                _log.exception("run %s failed", run_id)
+                state = RunState.FAILED
+                error = f"Something went wrong inside senseapp (run {run_id[:8]}); the log has the details."
+            self._finish(job, state, error)
 
     def _finish(self, job: _Job, state: RunState, error: str = "") -> None:
         """Store the state before changing it in memory, so that both agree for a reader."""
