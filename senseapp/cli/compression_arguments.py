@@ -81,8 +81,7 @@ def installed(name: str) -> str:
 def config_from(arguments: argparse.Namespace, usual: CompressionConfig) -> CompressionConfig:
     """Return the settings of the compression that the arguments name; without a name those of ``usual``.
 
-    Raises:
-        InvalidSpec: an option is out of range, contradicts another, or means nothing for this compression.
+    Raises InvalidSpec where an option is out of range, contradicts another, or means nothing for this compression.
     """
     description = get(arguments.compression or usual.kind)
     own = _flags_of(description)

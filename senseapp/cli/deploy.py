@@ -21,6 +21,7 @@ from senseapp.cli.run_arguments import (
     add_timing,
     first_run,
     loss_from,
+    number_in,
     partner_of,
     runtime_name,
     schedule_at,
@@ -160,12 +161,10 @@ def _task_of(arguments: argparse.Namespace, result: RunResult) -> DeliverTask:
 
 def _settings_of(arguments: argparse.Namespace, runtime: str) -> DeploySettings:
     kind, _, changed = arguments.mode.partition("=")
-    try:
-        most = float(changed) if changed else None
-    except ValueError:
-        most = None
+    rule = f"--mode is mixed, float, int8, or quickest=X with a number; got {arguments.mode!r}."
+    most = number_in(changed, rule) if changed else None
     if kind not in get_args(DeployKind) or (kind == "quickest") is not (most is not None):
-        raise InvalidSpec(f"--mode is mixed, float, int8, or quickest=X with a number; got {arguments.mode!r}.")
+        raise InvalidSpec(rule)
     settings = DeploySettings(
         kind=cast(DeployKind, kind),
         most_time=arguments.max_time,

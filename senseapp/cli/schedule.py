@@ -13,6 +13,7 @@ from senseapp.cli.run_arguments import (
     add_timing,
     first_run,
     loss_from,
+    number_in,
     parsed,
     partner_of,
     runtime_name,
@@ -181,12 +182,8 @@ def _times(words: str, result: RunResult) -> LayerTimes:
 
     number, _, name = words.rpartition("=") if not Path(words).is_file() else ("", "", words)
     scale = result.compression.scale
-    try:
-        level = _level(float(number), result) if number else None
-    except ValueError as error:
-        raise InvalidSpec(
-            f"--times takes FILE, or LEVEL=FILE with a level in percent or bits, got {words!r}."
-        ) from error
+    rule = f"--times takes FILE, or LEVEL=FILE with a level in percent or bits, got {words!r}."
+    level = _level(number_in(number, rule), result) if number else None
     untouched = scale.untouched if level == 0 else level
     read = partial(read_layer_times, profile=result.profile, scale=scale, name=Path(name).name, level=untouched)
     return parsed(name, read, what="The times", most_bytes=MOST_BYTES)
@@ -214,13 +211,8 @@ def _locked(words: list[str], result: RunResult) -> Mapping[str, float]:
     locked = {}
     for word in words:
         layer, _, number = word.rpartition("=")
-        try:
-            level = _level(float(number), result)
-        except ValueError:
-            level = None
-        if not layer or level is None:
-            raise InvalidSpec(f"--lock takes LAYER=P, a layer and its percent or bits, got {word!r}.")
-        locked[layer] = level
+        rule = f"--lock takes LAYER=P, a layer and its percent or bits, got {word!r}."
+        locked[layer] = result.compression.scale.from_shown(number_in(number if layer else "", rule))
     return locked
 
 

@@ -41,8 +41,8 @@ _DAMAGE = (*ZIP_DAMAGE, tarfile.TarError)
 def open_archive(path: Path, limits: ArchiveLimits | None = None) -> ZipSource | TarSource:
     """Open an archive, whose kind is determined by its first bytes, not by its name.
 
-    Raises:
-        InvalidDataset: not a zip, tar or tar.gz, damaged, protected by a password, too large, or made to do harm.
+    Raises InvalidDataset where it is not a zip, tar or tar.gz, damaged, protected by a password, too large, or made to
+    do harm.
     """
     limits = limits or ArchiveLimits()
     title = printable(path.name)
@@ -73,11 +73,9 @@ class ZipSource:
     """A zip archive whose names and sizes were found harmless.
 
     Zips stored in it count as unpacked beside its files; pages pack several uploaded files this way. What is inside
-    ``masks.zip`` lies in a folder of that name, as masks beside the pictures of their name do.
-
-    Raises:
-        InvalidDataset: protected by a password, too large, or with names that lead outside.
-        BadZipFile, OSError, ValueError, …: damaged.
+    ``masks.zip`` lies in a folder of that name, as masks beside the pictures of their name do. Raises InvalidDataset
+    where it is protected by a password, too large, or with names that lead outside, and BadZipFile, OSError,
+    ValueError, … where it is damaged.
     """
 
     foreign = True
@@ -166,9 +164,8 @@ class ZipSource:
     def read(self, entry: Entry) -> bytes:
         """Return the bytes of one member, at most the limit of one file.
 
-        Raises:
-            Unreadable: it is too large, damaged, of another size than it declares, or packed by a method that is not
-                read here.
+        Raises Unreadable where it is too large, damaged, of another size than it declares, or packed by a method that
+        is not read here.
         """
         archive, member = self._files[entry.position]
         self._limits.check_file(member.file_size)
@@ -214,11 +211,8 @@ def _unpacked(path: Path, limits: ArchiveLimits) -> IO[bytes]:
 class TarSource:
     """A tar archive whose names and sizes were found harmless.
 
-    A gzipped one can only be read forward, so it is unpacked to a file that has no name.
-
-    Raises:
-        InvalidDataset: too large, or with names that lead outside.
-        TarError, OSError, EOFError, …: damaged.
+    A gzipped one can only be read forward, so it is unpacked to a file that has no name. Raises InvalidDataset where it
+    is too large, or with names that lead outside, and TarError, OSError, EOFError, … where it is damaged.
     """
 
     foreign = True

@@ -194,11 +194,9 @@ def _is_junk(name: str) -> bool:
 def safe_member_name(name: str, title: str) -> str:
     """Return the name of an archive member as a relative path with forward slashes; '' for the archive itself.
 
-    Nothing is ever written under these names. An archive that holds such a name was made to do harm, or by a
-    broken program, so it is refused as a whole.
-
-    Raises:
-        InvalidDataset: the name is absolute, has a drive letter, or climbs out of the archive.
+    Nothing is ever written under these names. An archive that holds such a name was made to do harm, or by a broken
+    program, so it is refused as a whole. Raises InvalidDataset where the name is absolute, has a drive letter, or
+    climbs out of the archive.
     """
     absolute = name.startswith(("/", "\\"))
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
@@ -264,8 +262,7 @@ _FOLDER_LIMITS = ArchiveLimits(members=5_000_000)  # whoever runs the server put
 def resolve_readable(path: str, roots: Sequence[Path]) -> Path:
     """Return the real path of a folder or archive inside one of ``roots``; no roots allow any.
 
-    Raises:
-        InvalidDataset: it does not exist, or does not lie, with links followed, in one of ``roots``.
+    Raises InvalidDataset where it does not exist, or does not lie, with links followed, in one of ``roots``.
     """
     try:
         resolved = Path(path).expanduser().resolve(strict=True)
@@ -288,10 +285,8 @@ class FolderSource:
 
     Links are followed as long as they stay inside ``roots`` (none given: anywhere); each folder is walked once.
 
-    ``folder`` is a real path, see :func:`resolve_readable`.
-
-    Raises:
-        InvalidDataset: this is not a folder, it may not be read, or it holds too many files.
+    ``folder`` is a real path, see :func:`resolve_readable`. Raises InvalidDataset where this is not a folder, it may
+    not be read, or it holds too many files.
     """
 
     foreign = True

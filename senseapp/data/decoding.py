@@ -78,10 +78,8 @@ def decoded_picture(file: bytes, mode: ChannelMode, transform: EvalTransform | N
 
     The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored unless the
     ``transform`` follows it: this is what networks are trained and tested on. Of 16 bits per channel those that are
-    used are scaled to eight, not clipped. A label image (``index``) is returned as its values are stored, uint8.
-
-    Raises:
-        Unreadable: not a picture, damaged, too large, or of a kind without a known range of values.
+    used are scaled to eight, not clipped. A label image (``index``) is returned as its values are stored, uint8. Raises
+    Unreadable where it is not a picture, damaged, too large, or of a kind without a known range of values.
     """
     if not file:
         raise Unreadable("empty file")

@@ -43,8 +43,7 @@ TORCHVISION_SETS: Mapping[str, Callable[..., Any]] = {
 def open_image_set(name: str) -> ImageSetSource:
     """Open an image set that was downloaded.
 
-    Raises:
-        InvalidDataset: its files are damaged; they are removed, so that the next attempt downloads them again.
+    Raises InvalidDataset where its files are damaged; they are removed, so that the next attempt downloads them again.
     """
     folder, title = image_set_folder(name), IMAGE_SETS[name].title
     try:
@@ -82,8 +81,7 @@ class ImageSetSource:
     def read(self, entry: Entry) -> bytes:
         """Return one image as a file that loses nothing and is quick to write.
 
-        Raises:
-            Unreadable: torchvision cannot read it.
+        Raises Unreadable where torchvision cannot read it.
         """
         file = io.BytesIO()
         try:
@@ -106,10 +104,8 @@ _ARCHIVES = (".tgz", ".gz", ".zip")  # not needed once they are unpacked
 def fetch_image_set(name: str, report: Callable[[str], None]) -> None:
     """Download an image set if it is not on this machine, and block until it is.
 
-    ``report`` is told how far the download is, in one sentence, every half second. If it raises, the wait ends.
-
-    Raises:
-        InvalidDataset: it could not be downloaded; the sentence offers what works without a network.
+    ``report`` is told how far the download is, in one sentence, every half second. If it raises, the wait ends. Raises
+    InvalidDataset where it could not be downloaded; the sentence offers what works without a network.
     """
     if is_downloaded(name):
         return

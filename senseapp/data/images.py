@@ -159,8 +159,7 @@ def follow(images: ImageSet, class_map: Sequence[tuple[str, int]]) -> bool:
 def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Preprocessing:
     """Return the model's own preparation with the overrides of ``spec``.
 
-    Raises:
-        InvalidSpec: an override does not have one number per channel.
+    Raises InvalidSpec where an override does not have one number per channel.
     """
     channels = preprocessing.input_shape[0]
     for what in ("mean", "std"):
@@ -182,8 +181,7 @@ def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Pre
 def channel_mode(preprocessing: Preprocessing) -> ChannelMode:
     """Return how pictures are decoded for this model: grey, colour, or all channels that they have.
 
-    Raises:
-        InvalidDataset: the model takes more channels than pictures are read with.
+    Raises InvalidDataset where the model takes more channels than pictures are read with.
     """
     modes: dict[int, ChannelMode] = {1: "L", 3: "RGB"}
     channels = preprocessing.input_shape[0]
@@ -214,8 +212,7 @@ def transform_of(preprocessing: Preprocessing, *, upright: bool = False) -> Eval
 def prepared_as(preprocessing: Preprocessing, pictures: Iterable[Image.Image], *, what: str) -> torch.Tensor:
     """Return pictures of equal size, ``what`` in a sentence, as the pixels (N, C, H, W) of :class:`PreparedImages`.
 
-    Raises:
-        InvalidDataset: the model takes no pictures.
+    Raises InvalidDataset where the model takes no pictures.
     """
     mode, transform = channel_mode(preprocessing), transform_of(preprocessing)
     if mode == "bands":

@@ -28,10 +28,7 @@ def allocate_rows(
     """Return room for something of each image, (count, ...): in memory, or above a limit in a file that has no name.
 
     The limit is that of 850 pictures of 224 pixels; the system keeps a file in memory while it has room. The file is
-    gone once the tensor is, also when the process is killed.
-
-    Raises:
-        InvalidDataset: the disk has too little room.
+    gone once the tensor is, also when the process is killed. Raises InvalidDataset where the disk has too little room.
     """
     needed = count * int(np.prod(shape)) * dtype.itemsize
     if needed <= most_in_memory_bytes:
@@ -73,8 +70,7 @@ def chosen_of(values: PerImage, indices: Sequence[int]) -> PerImage:
 def bytes_of(value: Any) -> Iterator[memoryview]:
     """Yield bytes that differ wherever ``value`` does: tensors, arrays, numbers, texts, and what holds them.
 
-    Raises:
-        TypeError: it holds something else.
+    Raises TypeError where it holds something else.
     """
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1)

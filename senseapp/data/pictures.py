@@ -47,10 +47,8 @@ def survey_images(
     """List a folder, archive or image set and propose what each of its labels means.
 
     ``spec`` is of kind ``folder``, ``archive`` or ``torchvision``; an image set that is not here is downloaded. Only
-    folders below ``data_roots`` are read; none given allow any.
-
-    Raises:
-        InvalidDataset: it cannot be read, may not be, or holds no picture, or none that can be decoded.
+    folders below ``data_roots`` are read; none given allow any. Raises InvalidDataset where it cannot be read, may not
+    be, or holds no picture, or none that can be decoded.
     """
     with _opened(spec, data_roots, lambda _: None) as source:
         arrangement = _arranged(source, spec, task)
@@ -75,7 +73,18 @@ def survey_images(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequest:
-    """The arguments of :func:`~senseapp.data.load.load_images`, its spec's overrides put into the preprocessing."""
+    """The images to load, prepared by ``preprocessing``, which has the overrides of ``spec``.
+
+    Attributes:
+        task: reads labels, as those of the ``num_classes`` outputs of the model.
+        class_names: by which folders are recognised, by index, where they are known.
+        num_samples: how many to draw (of the photographs and shapes, how many from the first on), at most as many as
+            there are; None takes all (for random inputs, a fixed small number).
+        seed: of the draw.
+        data_roots: folders that may be read; empty means any.
+        progress: told one sentence now and then while images are downloaded; it may raise to give up.
+        names: only the images with these names, of those that are there; None takes any.
+    """
 
     spec: DataSpec
     preprocessing: Preprocessing
@@ -233,8 +242,7 @@ def _image_set(
 def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool = False) -> PreparedImages:
     """Read one picture in a process that can be ended, and prepare it like the pictures of a folder.
 
-    Raises:
-        InvalidDataset: the file is gone, too large, or no picture that can be used.
+    Raises InvalidDataset where the file is gone, too large, or no picture that can be used.
     """
     name = printable(path.name)
     with storage_errors("the picture"):

@@ -86,8 +86,7 @@ class DrawnPictures:
     def add(self, index: int, pixels: torch.Tensor, found: Decoded, annotation: Any = None) -> None:
         """Keep one picture, uint8 (C, H, W), of what was ``found`` in its file, and its annotation.
 
-        Raises:
-            TypeError: annotations that are arrays differ in shape or type.
+        Raises TypeError where annotations that are arrays differ in shape or type.
         """
         row = len(self.found)
         if isinstance(annotation, np.ndarray):
@@ -171,8 +170,7 @@ def read_drawn(
 def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     """Require that a picture can be decoded; the first usually can, else up to 200 from the whole set are tried.
 
-    Raises:
-        InvalidDataset: none of them can.
+    Raises InvalidDataset where none of them can.
     """
     refused: list[tuple[str, Unreadable]] = []
     for entry in entries[:: -(-len(entries) // 200) or 1]:  # spread over a set, to see whether any can be decoded

@@ -12,9 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from senseapp.core.errors import NotFound, QueueFull, SenseError, StorageFailed
+from senseapp.core.errors import NotFound, SenseError, StorageFailed
 from senseapp.core.files import DAY_SECONDS, MB, lock_home, remove_temporaries
 from senseapp.core.steps import StepTitle
 from senseapp.metrics import METRICS
@@ -44,7 +43,7 @@ _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
 UNDO_SECONDS = 60.0
 """Time in which a deleted run can be restored."""
-_SHORT_SECONDS = 60.0
+SHORT_SECONDS = 60.0
 """Largest predicted time of a run or a recommendation in the lane of short jobs."""
 _SHORT_JOB_BYTES = 1_000_000_000
 """Free memory required to start a short job beside another: a process takes 600 MB, a small network the rest."""
@@ -165,34 +164,13 @@ class Backend:
         has_file = self._open_session is None and spec.sensitivity.mode != "quick" and not on_cluster
         most = self.settings.recommend_seconds * SEARCHES_PER_FILE if has_file and makes_files(spec.goal) else 0.0
         task = Measurement(run_id=record.run_id, spec=spec, first_file_seconds=most, here=here)
-        short = seconds is not None and seconds <= _SHORT_SECONDS and not on_cluster
+        short = seconds is not None and seconds <= SHORT_SECONDS and not on_cluster
         self.runner.submit(task, short=short, person=person)
-
-    def carry_out(self, task: FinishedRunTask[Any], person: str = "") -> None:
-        """Queue work of ``person`` on a finished run; a job that waits or runs already keeps its place."""
-        known = self.runner.snapshot(task.job_id)
-        if known is None or known.state.finished:
-            self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
-        folder = self.store.folder(task.run_id)
-        folder.begin(task.key)
-        try:
-            short = task.is_short
-            if isinstance(task, RecommendationTask):
-                short = self.recommendation_seconds(folder.load_result()) <= _SHORT_SECONDS
-            self.runner.submit(task, short=short, person=person)
-        except QueueFull:
-            folder.end(task.key)
-            raise
 
     def reads_upload(self, name: str) -> bool:
         """Return whether a run, or a check that has not ended, reads the upload in the folder of this name."""
         waiting = (task for task in self.runner.unfinished() if isinstance(task, CheckTask))
         return self.store.reads_upload(name) or any(task.reads(name) for task in waiting)
-
-    def recommendation_seconds(self, result: RunResult) -> float:
-        """Return the predicted seconds of the recommendation for a finished run, beside what else runs now."""
-        steps = self.speeds.task_steps(result, with_schedule=True, load=MACHINE_LOAD.slowdown())
-        return sum(step.seconds for step in steps)
 
     def remove_deleted_later(self) -> None:
         """Schedule the removal of a deleted run's files for when the deletion can no longer be undone."""

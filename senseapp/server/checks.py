@@ -171,10 +171,7 @@ class Checks(Access):
     def start(self, spec: CheckSpec) -> str:
         """Queue a check and return its id; files are opened by a worker process, never here.
 
-        Raises:
-            InvalidInput: a file is outside the folders that this user may read.
-            QueueFull: too many jobs wait.
-            RateLimited: this user starts too many in a minute.
+        Raises InvalidInput where a file is outside the folders that this user may read, QueueFull, and RateLimited.
         """
         self.require_owner("a check")
         self._backend.rate_limiter.count(self._owner, "jobs on runs")

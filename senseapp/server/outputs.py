@@ -121,8 +121,7 @@ class GraphFiles:
 def read_graph(folder: RunFolder) -> GraphFiles | None:
     """Return the graph in the folder of a run; None where it was not written yet.
 
-    Raises:
-        StorageFailed: the files cannot be read.
+    Raises StorageFailed where the files cannot be read.
     """
     names = folder.path / _GRAPH_NODES
     if not names.is_file():
@@ -134,11 +133,8 @@ def read_graph(folder: RunFolder) -> GraphFiles | None:
 def write_graph(folder: Path, model: ModelSpec) -> int:
     """Write the graph of ``model`` into the folder of a run, and return how many nodes of layers it has.
 
-    It loads the model, so it runs in a worker process.
-
-    Raises:
-        InvalidInput: the model cannot be loaded any more, or torch.export cannot trace it.
-        StorageFailed: the files cannot be written.
+    It loads the model, so it runs in a worker process. Raises InvalidInput where the model cannot be loaded any more,
+    or torch.export cannot trace it, and StorageFailed where the files cannot be written.
     """
     nodes, graph = _exported(model)
     replace_file(folder / _GRAPH, graph)

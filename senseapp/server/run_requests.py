@@ -6,7 +6,7 @@ exhausts the memory, ends only that process, and its user gets one sentence.
 
 from __future__ import annotations
 
-import tempfile
+import io
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -138,10 +138,8 @@ def sample_zip() -> bytes:
     load_engine()  # a page calls this in the server's own process
     from senseapp.data.load import write_demo_zip  # torch loads on first use, not when the app starts
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sample.zip"
-        write_demo_zip(path)
-        return path.read_bytes()
+    write_demo_zip(file := io.BytesIO())
+    return file.getvalue()
 
 
 def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[Path, ...] = ()) -> PreviewReport:

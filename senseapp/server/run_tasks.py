@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from senseapp.core.errors import InvalidSpec, NotFound
+from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import BudgetKind, CompressionConfig
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Delivery
-from senseapp.records.deployment import MODEL_FILES, LayerTimes
+from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import Diagnosis, Int8Timing, QuantizationHistogram
 from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.tasks import FinishedRunTask, TaskContext, open_evaluator
-from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from senseapp.prove.evaluator import ScheduleEvaluator
@@ -168,17 +166,6 @@ class Verification(FinishedRunTask[ValidationResult]):
         if (answers := weights_answers(evaluator, proven)) is not None:
             context.folder.save_answers(delivery.candidates[0].file, answers)
         return validation
-
-    def changed(self, folder: RunFolder) -> ChangedAnswers | None:
-        """Return which answers the proven model changes; None where that is unknown."""
-        return folder.load(ChangedAnswers, self.key)
-
-    def files(self, folder: RunFolder) -> tuple[Path, ...]:
-        """Return the files of the compressed model, the plain state dict first; raises NotFound before it is proven."""
-        weights = folder.compressed_model(self.key)
-        if self.outcome(folder) is None or not weights.is_file():
-            raise NotFound("This schedule is not proven yet, so there is no compressed model. Check it first.")
-        return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,8 +126,7 @@ def owner_name(owner: str) -> str:
 def check_paths(spec: RunSpec, allowed: tuple[Path, ...]) -> None:
     """Require that every file the run reads exists and is, with links followed, in an allowed folder.
 
-    Raises:
-        InvalidCheckpoint, InvalidDataset: a file is missing or elsewhere.
+    Raises InvalidCheckpoint or InvalidDataset where a file is missing or elsewhere.
     """
     _check(spec.model.checkpoint, allowed, what="checkpoint", error=InvalidCheckpoint)
     for file in files_at(Path(spec.model.checkpoint)) if spec.model.checkpoint else ():  # of a folder, links too

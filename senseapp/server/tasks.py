@@ -156,9 +156,8 @@ class FinishedRunTask(RunTask, Generic[OutcomeT_co]):
     def carry_out(self, context: TaskContext) -> OutcomeT_co:
         """Return the outcome, computed now or before.
 
-        Raises:
-            NotFound: the run is not finished.
-            InvalidInput: the model, the images or the request cannot be used.
+        Raises NotFound where the run is not finished, and InvalidInput where the model, the images or the request
+        cannot be used.
         """
         known = self.outcome(context.folder)
         if known is not None:

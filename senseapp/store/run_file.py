@@ -71,8 +71,7 @@ _NO_COUNT = "a count is below 0"  # the codec reads none larger than that of any
 def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
     """Check that every measurement is of a layer, level and metric of the run, with possible figures.
 
-    Raises:
-        InvalidFile: something does not fit; the message says what.
+    Raises InvalidFile where something does not fit; the message says what.
     """
     _check_amounts(result)
     layers = {layer.name for layer in result.profile.layers}
@@ -202,10 +201,8 @@ def _counts(result: RunResult) -> Iterator[int]:
 def write_run_file(folder: RunFolder, title: str, stream: BinaryIO) -> None:
     """Write the finished run in ``folder``; where its files lay on this server is left out.
 
-    Raises:
-        NotFound: the run is not finished.
-        InvalidFile: its files are damaged.
-        StorageFailed: they cannot be read, or there is no room to write.
+    Raises NotFound where the run is not finished, InvalidFile where its files are damaged, and StorageFailed where they
+    cannot be read, or there is no room to write.
     """
     carried = without_folders(folder.load_result())
     head = RunFileHead(title=title, written_by=__version__)
@@ -228,11 +225,9 @@ _ADVICE = "Choose a file that Download run wrote."
 def read_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> str:
     """Check a run file, write its content anew into an empty ``folder``, and return the title of the run.
 
-    Unpacked it may have at most ``most_bytes``. The folder is only complete if nothing is raised.
-
-    Raises:
-        InvalidFile: it is no run file, damaged, too large, or holds anything unexpected.
-        StorageFailed: the folder cannot be written to.
+    Unpacked it may have at most ``most_bytes``. The folder is only complete if nothing is raised. Raises InvalidFile
+    where it is no run file, damaged, too large, or holds anything unexpected, and StorageFailed where the folder cannot
+    be written to.
     """
     try:
         archive = ForeignZip(stream, most_members=_MOST_MEMBERS)

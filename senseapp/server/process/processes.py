@@ -198,8 +198,7 @@ def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
 def answer_in(process: JobProcess, request: WorkerRequest[AnswerT], *, requester: Requester = ANYBODY) -> AnswerT:
     """Send a request to ``process``; end the process after a timeout or if the requester has left.
 
-    Raises:
-        ReadingStopped: the process was busy for too long, or ended; Abandoned if the requester is gone.
+    Raises ReadingStopped where the process was busy for too long, or ended; Abandoned if the requester is gone.
     """
     begun, spent = math.inf, 0.0
 

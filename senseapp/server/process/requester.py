@@ -153,9 +153,8 @@ def network_request(
 def reading_limits(path: Path) -> Iterator[None]:
     """Hold the limits of requests on time and memory while a command reads a text file in this process.
 
-    Raises:
-        ReadingStopped: it takes too long; known where the system has timers, in the main thread.
-        OutOfMemory: it takes more memory than a file of its size may.
+    Raises ReadingStopped where it takes too long, if the system has timers, in the main thread, and OutOfMemory where
+    it takes more memory than a file of its size may.
     """
     # JSON takes some 20 bytes of memory for each of a text.
     with memory_limit(most_bytes=OPEN_BYTES + 20 * num_bytes(str(path))):
