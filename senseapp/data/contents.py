@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from senseapp.core.errors import InvalidDataset, NoPictures
 from senseapp.core.files import MB
@@ -43,24 +43,6 @@ class Entry:
 
     name: str
     position: int
-
-
-class PictureSource(Protocol):
-    """A folder or archive whose files can be read one by one, in any order.
-
-    Attributes:
-        foreign: whether anybody may have made its files, so that they are decoded in a process that can be ended.
-    """
-
-    title: str
-    contents: Contents
-    foreign: bool
-
-    def read(self, entry: Entry) -> bytes:
-        """Return the bytes of one file; raises Unreadable where it is too large, damaged or gone."""
-
-    def close(self) -> None:
-        """Close the files."""
 
 
 @dataclass(slots=True)
@@ -166,6 +148,22 @@ class Contents:
         if self._repeated:
             notes.append(f"{plural(self._repeated, 'file name')} used twice: the last file of each name is taken.")
         return tuple(notes)
+
+
+class PictureSource(ABC):
+    """A folder or archive, called ``title``, whose files can be read one by one, in any order, until it is closed."""
+
+    foreign = True
+    """Whether anybody may have made its files, so that they are decoded in a process that can be ended."""
+
+    def __init__(self, title: str) -> None:
+        self.title = printable(title)
+        self.contents = Contents()
+        self.close: Callable[[], None] = lambda: None
+
+    @abstractmethod
+    def read(self, entry: Entry) -> bytes:
+        """Return the bytes of one file; raises Unreadable where it is too large, damaged or gone."""
 
 
 def read_beside(source: PictureSource, path: str) -> bytes:
@@ -280,7 +278,7 @@ def _is_under(path: Path, roots: Sequence[Path]) -> bool:
     return not roots or any(path.is_relative_to(root) for root in roots)
 
 
-class FolderSource:
+class FolderSource(PictureSource):
     """A folder, listed with everything below it.
 
     Links are followed as long as they stay inside ``roots`` (none given: anywhere); each folder is walked once.
@@ -289,11 +287,8 @@ class FolderSource:
     not be read, or it holds too many files.
     """
 
-    foreign = True
-
     def __init__(self, folder: Path, roots: Sequence[Path] = (), limits: ArchiveLimits | None = None) -> None:
-        self.title = printable(folder.name)
-        self.contents = Contents()
+        super().__init__(folder.name)
         self._folder = folder
         self._roots = [root.resolve() for root in roots]
         self._limits = limits or _FOLDER_LIMITS
@@ -352,6 +347,3 @@ class FolderSource:
                 return file.read()
         except OSError as error:
             raise Unreadable(error.strerror or "cannot be read") from error
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""

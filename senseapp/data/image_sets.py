@@ -21,7 +21,7 @@ from senseapp.compat.vision_internals import labels_of
 from senseapp.core.errors import InvalidDataset, first_line_of
 from senseapp.core.files import private_files
 from senseapp.data.arrangement import Arrangement
-from senseapp.data.contents import Contents, Entry, Unreadable
+from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
 from senseapp.data.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder
 from senseapp.descriptions.sources import IMAGE_SETS
 
@@ -56,13 +56,13 @@ def open_image_set(name: str) -> ImageSetSource:
         raise InvalidDataset(f"The copy of {title} on this machine was damaged. Try again to download it.") from error
 
 
-class ImageSetSource:
-    """A :class:`~senseapp.data.contents.PictureSource` over one of torchvision's image sets."""
+class ImageSetSource(PictureSource):
+    """One of torchvision's image sets."""
 
     foreign = False  # its check sums were right
 
     def __init__(self, title: str, images: Any, labels: Sequence[int], classes: Sequence[str]) -> None:
-        self.title = title
+        super().__init__(title)
         self._images = images
         self._labels = tuple(classes[label] for label in labels)
         self._classes = tuple(classes)
@@ -90,10 +90,6 @@ class ImageSetSource:
         except Exception as error:  # as above
             raise Unreadable("damaged") from error
         return file.getvalue()
-
-    def close(self) -> None:
-        """Release the images."""
-        self._images = None
 
 
 _POLL_SECONDS = 0.5  # between sentences on a download

@@ -19,8 +19,7 @@ from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
 from senseapp.data.contents import UNLABELLED, Entry, FolderSource, PictureSource, Unreadable, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
-from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
-from senseapp.data.per_image import allocate_rows, chosen_of
+from senseapp.data.images import ImageSet, PreparedImages, allocate_rows, channel_mode, chosen_of, draw_order
 from senseapp.data.picture_process import DECODERS
 from senseapp.data.reading import DrawnPictures, read_drawn, read_picture, require_readable
 from senseapp.networks.loaded import Preprocessing

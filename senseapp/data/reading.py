@@ -19,8 +19,7 @@ from senseapp.core.texts import listed, plural, printable
 from senseapp.data.annotations import Annotations
 from senseapp.data.contents import Entry, PictureSource, Unreadable
 from senseapp.data.decoding import Decoded, Remark, bits_note, is_tiff
-from senseapp.data.images import channel_mode, pixels_of, transform_of
-from senseapp.data.per_image import allocate_rows, chosen_of
+from senseapp.data.images import allocate_rows, channel_mode, chosen_of, pixels_of, transform_of
 from senseapp.data.picture_process import CPU_SECONDS, DECODERS, MOST_PROCESSES, TooSlow, decoded
 from senseapp.networks.loaded import Preprocessing
 from senseapp.tasks.annotations import PerImage

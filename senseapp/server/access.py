@@ -59,14 +59,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUse:
-    """Used and available disk space, in bytes.
-
-    Attributes:
-        own_bytes, own_limit_bytes: of one user's runs.
-        all_bytes, all_limit_bytes: of all users' runs.
-        free_bytes: on the disk that holds them.
-        keep_days: see :class:`~senseapp.server.settings.ServerSettings`.
-    """
+    """Disk space of one user's and of all users' runs, free space, and :attr:`ServerSettings.keep_days`."""
 
     own_bytes: int
     own_limit_bytes: int

@@ -145,13 +145,9 @@ def _begun_seconds(folder: Path) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRecord:
-    """One check as its owner finds it again.
+    """One check as its owner finds it again: both files by name, Unix time, and the report or why there is none.
 
-    Attributes:
-        title: both files by name.
-        created_seconds: Unix time.
-        report: None before it is finished, and where it failed.
-        error: why there is no report; empty while it runs.
+    While it runs, there is no report, and the error is empty.
     """
 
     check_id: str

@@ -230,13 +230,9 @@ class Work(Uploads):
     def graph(self, run_id: str) -> GraphFiles:
         """Return the network of the run as a graph for Model Explorer; the first export may take seconds."""
         folder, result = self._runnable(run_id)
-        if (found := read_graph(folder)) is not None:
-            return found
         model = result.spec.model
-        self._answer(network_request(partial(write_graph, folder.path, model), model, passes=2))
-        found = read_graph(folder)
-        assert found is not None  # it was just written
-        return found
+        request = network_request(partial(write_graph, folder.path, model), model, passes=2)
+        return read_graph(folder) or self._answer(request)
 
     def target_zip(self, run_id: str, schedule: Schedule, *, run: str = "") -> bytes:
         """Return :func:`~senseapp.server.outputs.zipped_formats` of ``schedule``, for commands about ``run``."""

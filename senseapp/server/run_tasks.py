@@ -170,12 +170,9 @@ class Verification(FinishedRunTask[ValidationResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropLimit:
-    """Tolerated loss, and the budget that is tightened up to it.
+    """Tolerated loss, in the unit of ``metric``, and the ``kind`` of budget that is tightened up to it.
 
-    Attributes:
-        kind: the budget that is tightened.
-        allowed_drop: in the unit of ``metric``: a fraction for accuracies, nats for loss and KL.
-        repair: whether schedules are repaired without training, if they measure better so.
+    With ``repair``, schedules are repaired without training, if they measure better so.
     """
 
     kind: BudgetKind

@@ -113,7 +113,7 @@ class JobRunner:
     def load(self) -> tuple[int, int]:
         """Return the numbers of running and of waiting jobs."""
         with self._changed:
-            return sum(job.state is RunState.RUNNING for job in self._jobs.values()), len(self._waiting())
+            return len(self._jobs_in(RunState.RUNNING)), len(self._jobs_in(RunState.QUEUED))
 
     def cancel(self, job_id: str) -> bool:
         """Request that a job ends; a waiting one ends at once. Returns whether there was a job to end."""
@@ -123,7 +123,7 @@ class JobRunner:
                 return False
             job.cancelled = True
             job.control.stop.set()
-            if waiting := job in self._waiting():
+            if waiting := job in self._jobs_in(RunState.QUEUED):
                 job.control.ended = self._clock()
         if waiting:
             self._finish(job, RunState.CANCELLED)
@@ -132,7 +132,7 @@ class JobRunner:
     def run_next(self) -> bool:
         """Carry out the next waiting job in this thread; return False if none waits."""
         with self._changed:
-            if not self._waiting():
+            if not self._jobs_in(RunState.QUEUED):
                 return False
             job = self._begin(self._in_turn()[0])
         self._run(job)
@@ -155,7 +155,7 @@ class JobRunner:
     def _refuse_if_full(self, person: str) -> None:
         if self._closed:
             raise QueueFull("senseapp is shutting down and takes no new runs. Try again once it is back.")
-        waiting, most_own = self._waiting(), max(2, 0.75 * self._max_queue)
+        waiting, most_own = self._jobs_in(RunState.QUEUED), max(2, 0.75 * self._max_queue)
         if len(waiting) >= self._max_queue:
             raise QueueFull(
                 f"At most {self._max_queue} runs may wait, and that many do. Try again when one has finished."
@@ -168,7 +168,7 @@ class JobRunner:
         while True:
             with self._changed:
                 while not self._closed and (job := self._startable()) is None:
-                    self._changed.wait(_LOOK_SECONDS if self._waiting() else None)
+                    self._changed.wait(_LOOK_SECONDS if self._jobs_in(RunState.QUEUED) else None)
                 if self._closed or job is None:
                     return
                 self._begin(job)
@@ -176,7 +176,7 @@ class JobRunner:
 
     def _startable(self) -> _Job | None:
         """Return the next job for which there is a place."""
-        now, waiting, running = self._clock(), self._in_turn(), self._running()
+        now, waiting, running = self._clock(), self._in_turn(), self._jobs_in(RunState.RUNNING)
         if not waiting:
             return None
         has_memory, busy = self._may_run_short(), {job.person for job in running}
@@ -192,21 +192,15 @@ class JobRunner:
 
     def _in_turn(self) -> list[_Job]:
         """Return the waiting jobs in the order in which they are taken: first of who has none, then of who had none."""
-        places = Counter(job.person for job in self._running())
+        places = Counter(job.person for job in self._jobs_in(RunState.RUNNING))
         turns: list[tuple[int, int, _Job]] = []
-        for job in self._waiting():
+        for job in self._jobs_in(RunState.QUEUED):
             turns.append((places[job.person], self._turns[job.person], job))
             places[job.person] += 1
         return [job for *_, job in sorted(turns, key=lambda each: each[:2])]
 
-    def _in_state(self, state: RunState) -> list[_Job]:
+    def _jobs_in(self, state: RunState) -> list[_Job]:
         return [job for job in self._jobs.values() if job.state is state and job.control.ended is None]
-
-    def _waiting(self) -> list[_Job]:
-        return self._in_state(RunState.QUEUED)
-
-    def _running(self) -> list[_Job]:
-        return self._in_state(RunState.RUNNING)
 
     def _begin(self, job: _Job) -> _Job:
         self._turns[job.person] = max(self._turns.values(), default=0) + 1
@@ -280,5 +274,5 @@ class JobRunner:
             seconds = running.control.remaining(now)
             return math.inf if seconds is None else seconds
 
-        at_work = self._running()
+        at_work = self._jobs_in(RunState.RUNNING)
         return min([one for one in at_work if one.short == job.short] or at_work, key=left, default=None)

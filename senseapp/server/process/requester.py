@@ -2,9 +2,7 @@
 
 For a task the process sends ``phase``, ``opened`` and ``measured`` as they occur, and ends with ``done``, ``refused``
 (an error with a sentence) or ``crashed`` (a trace); a question is answered by ``answer``. To cancel, the app ends the
-process: all measurements are on disk.
-
-A request ends once its page is closed.
+process: all measurements are on disk. A request ends once its page is closed.
 """
 
 import inspect
@@ -30,12 +28,7 @@ from senseapp.server.tasks import RunTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requester:
-    """Origin of a request.
-
-    Attributes:
-        person: the user whose it is.
-        is_gone: returns whether the requesting page was closed.
-    """
+    """Origin of a request: its user, and whether the requesting page was closed."""
 
     person: str = ""
     is_gone: Callable[[], bool] = lambda: False

@@ -16,7 +16,6 @@ TFLite                tables under *Run Order*, of the         ``core/util/stats
 Of several passes the median counts.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -179,15 +178,11 @@ def _blocks(file: ReportFile) -> Iterator[Records]:
 
 def _cells(file: ReportFile, mark: str) -> Iterator[list[str]]:
     """Yield the cells of the lines; some versions end lines with a mark, and put one into quotes of its own."""
-    try:
-        for line in file.lines():
-            cells = [cell.strip() for cell in next(csv.reader([line], delimiter=mark), [])]
-            if mark == ";" and cells[-1:] == [""]:
-                cells.pop()
-            if any(cells):
-                yield cells
-    except csv.Error as error:
-        raise BadValue("a line of it cannot be read as a table") from error
+    for cells in file.cells(mark):
+        if mark == ";" and cells[-1:] == [""]:
+            cells.pop()
+        if any(cells):
+            yield cells
 
 
 OPENVINO = ReportFormat(
