@@ -26,7 +26,6 @@ from senseapp.server.checks import CheckObserver, CheckTask, folder_of_checks, s
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
-from senseapp.server.leaderboard import headline
 from senseapp.server.machine import MACHINE_LOAD, MachineSpeed, free_bytes, load_engine, memory_limit, time_convolutions
 from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shipped_card
 from senseapp.server.operations import RunLogs
@@ -89,13 +88,7 @@ class Backend:
         self._live: dict[str, LiveRun] = {}
         self.image_counts: dict[DataSpec, int] = {}  # from the surveys so far; includes classes left out
         self.receiving = threading.Lock()  # of uploads: each is counted before the next is admitted
-        self.rate_limiter = RateLimiter(
-            {
-                "runs": settings.runs_per_minute,
-                "jobs on runs": settings.jobs_per_minute,
-                "uploads": settings.uploads_per_minute,
-            }
-        )
+        self.rate_limiter = RateLimiter(settings.runs_per_minute)
         self._warming = threading.Lock()
         self._run_logs = RunLogs(self.store)
         self.tidy(at_start=True)
@@ -255,7 +248,7 @@ class Backend:
             self._carry_out(task, context, device=record.spec.sensitivity.device)
             if isinstance(task, Measurement):
                 result = context.folder.load_result()
-                self.store.update(record.run_id, headline=headline(result))
+                self.store.update(record.run_id, headline=result.summary)
                 self._follow(record, result, context)
                 if not result.passes.workers:  # else it is not representative of this machine
                     self.speeds.learn(planned, control.seconds_of_steps(), kind=kind_of(record.spec))
