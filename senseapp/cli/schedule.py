@@ -27,6 +27,7 @@ from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.outputs import write_target_file
+from senseapp.server.tasks import TaskContext, open_evaluator
 
 _TIME = "ms"  # of --budget
 EPILOG = """\
@@ -132,13 +133,11 @@ def _strongest(arguments: argparse.Namespace, result: RunResult, limits: Limits)
     """Return the strongest schedule whose measured drop is within what is allowed."""
     if arguments.method != "optimal":
         raise InvalidSpec(f"--max-drop searches among optimal schedules; leave out --method {arguments.method}.")
-    from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.recommend import strongest_schedule  # torch loads here
 
     with phases() as progress:
-        progress("Loading the model and the images")
         found = strongest_schedule(
-            ScheduleEvaluator.open(result, progress=progress),
+            open_evaluator(TaskContext(folder=first_run(arguments), observer=progress)),
             arguments.budget,
             loss_from(arguments.max_drop, arguments.metric or result.metric, flag="--max-drop"),
             metric=arguments.metric,
@@ -161,11 +160,10 @@ def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
             for name in names:
                 print(f"{what}: {printable(name)}", file=sys.stderr)
         return schedule_within(result, times, arguments.target / 1000, limits=limits)
-    from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.timed import schedule_for_time  # torch loads here
 
     with phases() as progress:
-        evaluator = ScheduleEvaluator.open(result, progress=progress)
+        evaluator = open_evaluator(TaskContext(folder=first_run(arguments), observer=progress))
         return schedule_for_time(
             evaluator,
             evaluator.runtime(runtime_name(arguments, result.spec)),

@@ -127,27 +127,25 @@ class Contents:
             f"best in one folder per class.{advice}"
         )
 
-    def notes(self) -> tuple[str, ...]:
-        """Return one sentence for each kind of thing that is left out."""
-        notes: list[str] = []
+    def notes(self) -> Iterator[str]:
+        """Yield one sentence for each kind of thing that is left out."""
         unread = sorted(name for name in self.others if name not in self._read and name.endswith(_ANNOTATIONS))
         texts = [name for name in self.tables if name.lower().endswith(".txt")]
         others = Counter(_suffix(name) for name in (*texts, *self.others) if name not in {*self._read, *unread})
         if unread:
-            notes.append(
+            yield (
                 f"Labels are not read from {first_names(unread)}: boxes, masks and points are labels of detectors and "
                 "of segmentation. Write classes as lines file,label in labels.csv."
             )
         if others:
             kinds = first_names([suffix or "no suffix" for suffix, _ in others.most_common()], 4)
-            notes.append(f"{plural(others.total(), 'other file')} left out: {kinds}.")
+            yield f"{plural(others.total(), 'other file')} left out: {kinds}."
         if self._archives:
-            notes.append(f"{plural(self._archives, 'archive')} inside not opened.")
+            yield f"{plural(self._archives, 'archive')} inside not opened."
         if self.links:
-            notes.append(f"{plural(self.links, 'link or special file', 'links or special files')} left out.")
+            yield f"{plural(self.links, 'link or special file', 'links or special files')} left out."
         if self._repeated:
-            notes.append(f"{plural(self._repeated, 'file name')} used twice: the last file of each name is taken.")
-        return tuple(notes)
+            yield f"{plural(self._repeated, 'file name')} used twice: the last file of each name is taken."
 
 
 class PictureSource(ABC):

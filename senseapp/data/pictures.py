@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -204,7 +204,7 @@ def _image_set(
     targets: Targets,
     drawn: DrawnPictures,
     order: Sequence[int],
-    listing_notes: tuple[str, ...],
+    listing_notes: Iterable[str],
 ) -> PreparedImages:
     """Put the drawn pictures into the order of their names."""
     rows = drawn.rows
@@ -259,7 +259,7 @@ def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool 
         ) from reason
     finally:
         DECODERS.rest()
-    return PreparedImages(drawn.pixels, preprocessing, names=(name,), notes=drawn.notes())
+    return PreparedImages(drawn.pixels, preprocessing, names=(name,), notes=tuple(drawn.notes()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

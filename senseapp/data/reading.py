@@ -5,7 +5,7 @@ Pictures that cannot be decoded, or whose annotation cannot be used, are replace
 
 import os
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -69,18 +69,15 @@ class DrawnPictures:
         ((size, count),) = sizes.most_common(1) or [((0, 0), 0)]
         return size if 2 * count > sizes.total() else None
 
-    def notes(self) -> tuple[str, ...]:
-        """Return one sentence for each kind of unusual picture, and one on those left out."""
+    def notes(self) -> Iterator[str]:
+        """Yield one sentence for each kind of unusual picture, and one on those left out."""
         remarks = Counter(remark for found in self.found.values() for remark in found.remarks)
-        notes = [
-            f"{plural(remarks[remark], 'picture')} {what}." for remark, what in _REMARKS.items() if remarks[remark]
-        ]
+        yield from (f"{plural(remarks[each], 'picture')} {what}." for each, what in _REMARKS.items() if remarks[each])
         if used := [found.bits for found in self.found.values() if found.bits]:
-            notes.append(bits_note(max(used), len(used)))
+            yield bits_note(max(used), len(used))
         if self.unreadable:
             names = listed(f"{printable(name)} ({reason})" for name, reason in self.unreadable)
-            notes.append(f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
-        return tuple(notes)
+            yield f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}."
 
     def add(self, index: int, pixels: torch.Tensor, found: Decoded, annotation: Any = None) -> None:
         """Keep one picture, uint8 (C, H, W), of what was ``found`` in its file, and its annotation.

@@ -99,7 +99,6 @@ class Backend:
             workers=settings.workers if workers is None else workers,
             short_workers=settings.short_workers if self.processes and workers is None else 0,
             may_run_short=lambda: free_bytes() >= _SHORT_JOB_BYTES,
-            overtakes=self.processes is not None and workers is None,
         )
 
     def readable_folders(self, owner: str) -> tuple[Path, ...]:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from senseapp.core.errors import InvalidFile, InvalidSpec
+from senseapp.core.errors import InvalidFile
 from senseapp.core.process import PROCESS_CACHE, without_collection
 from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import METRICS
@@ -218,10 +218,7 @@ def _question(
     asked = []
     for trial in choice.trials[:4]:
         read = _read_as(trial.spec.model, choice.spec.model, model, task)
-        try:
-            images = load(read, trial.spec.data, num_samples=_SHOWN)
-        except InvalidSpec:  # there are fewer
-            images = load(read, trial.spec.data)
+        images = load(read, trial.spec.data, num_samples=_SHOWN)
         asked.append((trial, _seen(trial.spec.data, task, read, images)))
     return replace(_understood(choice.spec, task, model, images), choice=choice, asked=tuple(asked))
 

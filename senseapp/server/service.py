@@ -257,12 +257,12 @@ class Service(Access):
 
     def system(self) -> SystemReport:
         """Return the current state of the server, for every visitor of the app; problems are part of it."""
-        backend, problems, runs_bytes = self._backend, disk_problems(self._backend.home), None
+        backend, problems, runs_bytes = self._backend, [*disk_problems(self._backend.home)], None
         running, waiting = backend.runner.load()
         try:
             runs_bytes = self._store.bytes_used()
         except StorageFailed as error:
-            problems = (*problems, str(error))
+            problems.append(str(error))
         return SystemReport(
             home=backend.home,
             settings=backend.settings,
@@ -270,13 +270,13 @@ class Service(Access):
             waiting=waiting,
             job_pids=backend.processes.pids() if backend.processes else (),
             runs_bytes=runs_bytes,
-            problems=problems,
+            problems=tuple(problems),
         )
 
     def disk_problems(self) -> tuple[str, ...]:
         """Return problems with the disk, in sentences; raises StorageFailed if the database cannot be read."""
         self._store.bytes_used()
-        return disk_problems(self._backend.home)
+        return tuple(disk_problems(self._backend.home))
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Load torch and then call ``also``, in the background, once; call it after the first page is shown."""

@@ -44,9 +44,8 @@ class JobRunner:
         on_change: receives each change of state (not of progress), in the thread that caused it; may raise.
         max_queue: most jobs that may wait.
         workers: places for any job; 0 for none, where :meth:`run_next` does the work in the caller's thread.
-        short_workers: further places, for short jobs only.
+        short_workers: further places, for short jobs only; if any, jobs may start beside overdue ones of other people.
         may_run_short: whether a job may start beside others now, for example whether there is memory for it.
-        overtakes: whether a job may start beside overdue ones of other people.
         clock: monotonic seconds.
     """
 
@@ -59,14 +58,13 @@ class JobRunner:
         workers: int = 1,
         short_workers: int = 0,
         may_run_short: Callable[[], bool] = lambda: True,
-        overtakes: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work = work
         self._on_change = on_change
         self._max_queue = max_queue
         self._workers, self._short_workers = workers, short_workers
-        self._most_overtaking = _MOST_OVERTAKING if overtakes else 0
+        self._most_overtaking = _MOST_OVERTAKING if short_workers else 0
         self._may_run_short = may_run_short
         self._clock = clock
         self._changed = threading.Condition()

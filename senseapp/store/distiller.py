@@ -143,9 +143,8 @@ def write_distiller_csv(result: RunResult) -> str:
 
 
 def _usable(result: RunResult) -> Iterator[LayerMeasurement]:
-    for item in result.shown:
-        if item.status is Status.MEASURED and not item.estimated and all(map(item.change, _METRICS)):
-            yield item
+    measured = (item for item in result.shown if item.status is Status.MEASURED and not item.estimated)
+    return (item for item in measured if all(map(item.change, _METRICS)))
 
 
 def _rows(parameter: str, items: list[LayerMeasurement]) -> Iterator[tuple[str, ...]]:
