@@ -11,8 +11,7 @@ from typing import Any
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import SenseError
-from senseapp.records.measurement import RunResult
-from senseapp.store.run_file import HEAD_NAME, RESULT_NAME, RunFileHead, extra_record, read_run_file
+from senseapp.store.run_file import RESULT_NAME, read_run_file, record_in
 from senseapp.store.run_folder import RunFolder
 
 MARKUP = (
@@ -32,8 +31,7 @@ def marked_run_file(source: Path) -> tuple[bytes, list[Field]]:
     """
     with zipfile.ZipFile(source) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    kinds: dict[str, type[Any]] = {HEAD_NAME: RunFileHead, RESULT_NAME: RunResult}
-    kinds |= {name: kind for name in members if (kind := extra_record(name)) is not None}
+    kinds = {name: kind for name in members if (kind := record_in(name)) is not None}
     records = {name: loads(members[name], kind) for name, kind in kinds.items()}
     layers = {layer.name for layer in records[RESULT_NAME].profile.layers}
     records = {name: _mapped(record, lambda text, _: _marked(text) if text in layers else text)

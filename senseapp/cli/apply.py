@@ -22,6 +22,7 @@ from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import RepairStep, ValidationResult
 from senseapp.server.delivery_tasks import promised_after
 from senseapp.server.run_tasks import Verification
+from senseapp.server.tasks import TaskContext, open_evaluator
 
 EPILOG = """\
 CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict, as large as that of the original. A
@@ -67,7 +68,6 @@ def run(arguments: argparse.Namespace) -> None:
         out = out.with_suffix(CHECKPOINT.suffix)  # the edited file lies beside it
     check_suffix(out.suffix)
     from senseapp.prove.deliver import require_kept, weights_candidates
-    from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.prove import prove
     from senseapp.prove.recommend import check_promise, judged_by
     from senseapp.reconstruct.write import with_file_sizes, write_compressed
@@ -75,8 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
     other = partner.compression if partner is not None else None
     task = Verification(run_id="", schedule=schedule, repair=arguments.repair, adapting=arguments.adapt, other=other)
     with phases() as progress:
-        progress("Loading the model and the images")
-        evaluator = ScheduleEvaluator.open(result, other=other, progress=progress)
+        evaluator = open_evaluator(TaskContext(folder=folder, observer=progress), other)
         promise = promise_from(arguments, judged_by(evaluator))
         if promise is not None:
             check_promise(evaluator, promise)

@@ -4,13 +4,21 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from senseapp.cli.analyze import add_data_arguments, add_onnx_arguments
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import add_timing, data_from, loss_from, model_from, read_as_given, run_folder
+from senseapp.cli.run_arguments import (
+    add_timing,
+    data_from,
+    loss_from,
+    model_from,
+    number_in,
+    read_as_given,
+    run_folder,
+)
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import write_file
 from senseapp.core.registry import object_at
@@ -104,16 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     if compiled is not None and not arguments.device:
         raise InvalidSpec("--out writes .onnx, the file as compiled for --device, which is not given.")
     spec = _spec_from(arguments)
-    with ExitStack() as stack:
-        shown: list[Callable[[str], None]] = []
-
-        def progress(sentence: str) -> None:
-            """Show the steps from the first that bad input does not reach: that costs one line only."""
-            if sentence.startswith(FILES_ARE_OPEN) and not shown:
-                shown.append(stack.enter_context(phases()))
-            for show in shown if sentence else ():
-                show(sentence)
-
+    with phases(FILES_ARE_OPEN) as progress:  # bad input does not reach that step
         report = _checked(spec, progress, compiled=compiled)
     for path in reports:
         write_file(path, object_at(_FORMS[path.suffix])(report))
@@ -126,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.holds else FAILED
 
 
-def _checked(spec: CheckSpec, progress: Callable[[str], None], *, compiled: Path | None = None) -> CheckReport:
+def _checked(spec: CheckSpec, progress: Callable[[str], None], *, compiled: Path | None) -> CheckReport:
     """Check in a process with a limit on memory, which can be ended: a file may come from anybody."""
     task = CheckTask(run_id="", spec=spec, own_disk=True)
     with tempfile.TemporaryDirectory(prefix="senseapp-") as folder:
@@ -143,14 +142,6 @@ def _checked(spec: CheckSpec, progress: Callable[[str], None], *, compiled: Path
     return report
 
 
-def _seconds_of(text: str) -> float:
-    """Return the seconds that a simulated device may take, as ``--device`` has them; InvalidSpec for other text."""
-    try:
-        return float(text) if text else SIMULATED_SECONDS
-    except ValueError as error:
-        raise InvalidSpec(f"--device takes a name and seconds, as qnn=600, got {text} seconds.") from error
-
-
 def _spec_from(arguments: argparse.Namespace) -> CheckSpec:
     sides, data = _sides(arguments)
     processor, _, seconds = arguments.device.partition("=")
@@ -165,7 +156,9 @@ def _spec_from(arguments: argparse.Namespace) -> CheckSpec:
         threads=arguments.threads,
         batch=arguments.batch_size,
         processor=processor,
-        processor_seconds=_seconds_of(seconds),
+        processor_seconds=number_in(
+            seconds or SIMULATED_SECONDS, f"--device takes a name and seconds, as qnn=600, got {seconds} seconds."
+        ),
     )
     if arguments.max_drop is None:
         return spec

@@ -1,6 +1,7 @@
 """The compression on the command line: flags made of the options of all compressions, and its settings."""
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -81,11 +82,10 @@ def installed(name: str) -> str:
 def config_from(arguments: argparse.Namespace, usual: CompressionConfig) -> CompressionConfig:
     """Return the settings of the compression that the arguments name; without a name those of ``usual``.
 
-    Raises:
-        InvalidSpec: an option is out of range, contradicts another, or means nothing for this compression.
+    Raises InvalidSpec where an option is out of range, contradicts another, or means nothing for this compression.
     """
     description = get(arguments.compression or usual.kind)
-    own = _flags_of(description)
+    own = list(_flags_of(description))
     for flag in (flag for each in all_descriptions() for flag in _flags_of(each)):
         if flag.given(arguments) and flag.text not in {known.text for known in own}:  # else something else is measured
             raise InvalidSpec(f"{flag.text} has no meaning for {description.name}. Leave it out.")
@@ -109,15 +109,13 @@ def config_from(arguments: argparse.Namespace, usual: CompressionConfig) -> Comp
     return config
 
 
-def _flags_of(description: CompressionDescription) -> list[_Flag]:
-    """Return the flags of a compression; yes or no have no flag that takes a value."""
-    found = []
+def _flags_of(description: CompressionDescription) -> Iterator[_Flag]:
+    """Yield the flags of a compression; yes or no have no flag that takes a value."""
     for name, option in options_of(description.config).items():
         if text := _value_flag(name, option):
-            found.append(_Flag(text, name, None, ", ".join(map(str, option.choices))))
+            yield _Flag(text, name, None, ", ".join(map(str, option.choices)))
         for text, value in option.flag_of.items():
-            found.append(_Flag(text, name, value, f"{option.title.lower()}: {option.choices[value].lower()}"))
-    return found
+            yield _Flag(text, name, value, f"{option.title.lower()}: {option.choices[value].lower()}")
 
 
 def _value_flag(name: str, option: Option) -> str:

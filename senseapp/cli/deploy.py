@@ -21,6 +21,7 @@ from senseapp.cli.run_arguments import (
     add_timing,
     first_run,
     loss_from,
+    number_in,
     partner_of,
     runtime_name,
     schedule_at,
@@ -123,7 +124,7 @@ def run(arguments: argparse.Namespace) -> None:
         evaluator = open_evaluator(context, task.other)
         allowed, promise = tolerance_from(arguments, judged_by(evaluator))
         task = replace(task, allowed_drop=allowed if promise is None else promise.most, promise=promise)
-        predicted = _predicted(evaluator, task.settings)
+        predicted = _predicted(evaluator, context, task.settings)
         delivery = task.make(evaluator, context, others=False)
         folder.save(task.key, delivery)
     candidate, deployment = _file_of(task, delivery, folder)
@@ -160,12 +161,10 @@ def _task_of(arguments: argparse.Namespace, result: RunResult) -> DeliverTask:
 
 def _settings_of(arguments: argparse.Namespace, runtime: str) -> DeploySettings:
     kind, _, changed = arguments.mode.partition("=")
-    try:
-        most = float(changed) if changed else None
-    except ValueError:
-        most = None
+    rule = f"--mode is mixed, float, int8, or quickest=X with a number; got {arguments.mode!r}."
+    most = number_in(changed, rule) if changed else None
     if kind not in get_args(DeployKind) or (kind == "quickest") is not (most is not None):
-        raise InvalidSpec(f"--mode is mixed, float, int8, or quickest=X with a number; got {arguments.mode!r}.")
+        raise InvalidSpec(rule)
     settings = DeploySettings(
         kind=cast(DeployKind, kind),
         most_time=arguments.max_time,
@@ -216,7 +215,7 @@ def _written(
     return list(files), [_NO_KIT] if is_kit and not kit else []
 
 
-def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[str, Any]:
+def _predicted(evaluator: ScheduleEvaluator, context: TaskContext, settings: DeploySettings) -> dict[str, Any]:
     """Say whether int8 pays on this machine before a file is searched for; return the prediction."""
     if settings.kind == "float":
         return {}
@@ -224,7 +223,7 @@ def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[s
 
     trial = Int8Trial(run_id="", threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
     try:
-        found = trial.tried(evaluator)
+        found = trial.make(evaluator, context)
     except InvalidSpec as error:
         return {"predicted": {"missing": str(error)}}
     tqdm.write(f"{int8_text(found)} {int8_machine_text(found)}", file=sys.stderr)

@@ -2,8 +2,8 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any, NoReturn
 
@@ -75,38 +75,40 @@ def promise_json(promise: Promise | None, candidates: Sequence[Candidate]) -> di
     }
 
 
-class Phases(RunObserver):
-    """Shows each step on standard error as it begins, called or as an observer of work on a finished run."""
+class _Bar(RunObserver):
+    """Shows work on standard error once it has appeared, so that bad input costs one line only."""
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-
-    def phase(self, sentence: str) -> None:
-        """Show the step that begins."""
-        if sentence:
-            self._show(sentence)
-
-    __call__ = phase
-
-
-@contextmanager
-def phases() -> Iterator[Phases]:
-    """Show steps and the time, where the number of steps is not known."""
-    bar: tqdm[NoReturn] = tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, dynamic_ncols=True)
-    with bar:
-        yield Phases(bar.set_description_str)
-
-
-class ProgressBar(RunObserver):
-    """Shows a run as it goes; appears once the model is loaded, so that bad input costs one line only."""
-
-    def __init__(self) -> None:
-        self._bar: tqdm[NoReturn] | None = None
+    _bar: "tqdm[NoReturn] | None" = None
 
     def close(self) -> None:
         """Leave it as it is, if it has appeared."""
         if self._bar is not None:
             self._bar.close()
+
+
+class Phases(_Bar):
+    """Shows each step as it begins, called or as an observer, from the one that begins with ``begin_at`` on."""
+
+    def __init__(self, begin_at: str) -> None:
+        self._begin_at = begin_at
+
+    def phase(self, sentence: str) -> None:
+        """Show the step that begins."""
+        if self._bar is None and sentence.startswith(self._begin_at):
+            self._bar = tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, dynamic_ncols=True)
+        if self._bar is not None and sentence:
+            self._bar.set_description_str(sentence)
+
+    __call__ = phase
+
+
+def phases(begin_at: str = "") -> closing[Phases]:
+    """Show steps and the time, where the number of steps is not known; see :class:`Phases`."""
+    return closing(Phases(begin_at))
+
+
+class ProgressBar(_Bar):
+    """Shows a run as it goes; appears once the model is loaded."""
 
     def phase(self, sentence: str) -> None:
         """Show the step that begins."""

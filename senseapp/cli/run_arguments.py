@@ -61,8 +61,7 @@ _RUN_ID = re.compile(r"[0-9a-f]{32}")
 def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
     """Return the run that the arguments of ``analyze`` describe.
 
-    Raises:
-        InvalidInput: an argument is out of range, contradicts another, or names what does not exist.
+    Raises InvalidInput where an argument is out of range, contradicts another, or names what does not exist.
     """
     model = model_from(arguments)
     sensitivity = _sensitivity(arguments, settings_for(arguments.goal, task_named(model.task)))
@@ -86,8 +85,7 @@ def parsed(
 ) -> T:
     """Return what ``parse`` makes of a text file, within the limits of foreign files.
 
-    Raises:
-        InvalidInput: an ``error``: ``what``, a noun, cannot be read; and what ``parse`` raises.
+    Raises InvalidInput where an ``error``: ``what``, a noun, cannot be read; and what ``parse`` raises.
     """
     try:
         content = read_at_most(Path(path), most_bytes)
@@ -257,14 +255,20 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, partner_help: str) -> 
     )
 
 
+def number_in(text: str | float, rule: str) -> float:
+    """Return the number that an argument holds; InvalidSpec, with the ``rule`` in a sentence, where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidSpec(rule) from None
+
+
 def loss_from(number: float, metric: str, *, flag: str) -> float:
     """Return the loss that ``flag`` was given for ``metric``, in the unit of its ``delta``.
 
     People give points where shares of answers count (1 is one in a hundred), else the unit of the metric. A value that
-    looks like a fraction is taken as points all the same, and said to be so.
-
-    Raises:
-        InvalidSpec: it is negative, no number, or above 100 points.
+    looks like a fraction is taken as points all the same, and said to be so. Raises InvalidSpec where it is negative,
+    no number, or above 100 points.
     """
     view = METRICS.named(metric)
     if not (0 <= number <= 100 if view.is_share else 0 <= number < math.inf):
@@ -296,19 +300,14 @@ def add_promise(parser: argparse.ArgumentParser, *, written: str) -> None:
 def promise_from(arguments: argparse.Namespace, usual_metric: str) -> Promise | None:
     """Return the promise of ``--promise``, in ``usual_metric`` unless it names one; None without it.
 
-    Raises:
-        InvalidSpec: it is no number of points, or of a metric of which nothing can be promised.
+    Raises InvalidSpec where it is no number of points, or of a metric of which nothing can be promised.
     """
     if arguments.promise is None:
         return None
     words, _, certainty = arguments.promise.partition("@")
     metric, _, number = words.rpartition("=")
-    try:
-        points, percent = float(number), float(certainty or 95)
-    except ValueError:
-        raise InvalidSpec(
-            f"--promise is a number of points, METRIC= before or @P percent behind it, got {arguments.promise!r}."
-        ) from None
+    rule = f"--promise is a number of points, METRIC= before or @P percent behind it, got {arguments.promise!r}."
+    points, percent = number_in(number, rule), number_in(certainty or 95, rule)
     check_promisable(metric or usual_metric)
     most = loss_from(points, metric or usual_metric, flag="--promise")
     return Promise(most=most, metric=metric, confidence=percent / 100)

@@ -13,6 +13,7 @@ from senseapp.cli.run_arguments import (
     add_timing,
     first_run,
     loss_from,
+    number_in,
     parsed,
     partner_of,
     runtime_name,
@@ -26,6 +27,7 @@ from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.outputs import write_target_file
+from senseapp.server.tasks import TaskContext, open_evaluator
 
 _TIME = "ms"  # of --budget
 EPILOG = """\
@@ -131,13 +133,11 @@ def _strongest(arguments: argparse.Namespace, result: RunResult, limits: Limits)
     """Return the strongest schedule whose measured drop is within what is allowed."""
     if arguments.method != "optimal":
         raise InvalidSpec(f"--max-drop searches among optimal schedules; leave out --method {arguments.method}.")
-    from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.recommend import strongest_schedule  # torch loads here
 
     with phases() as progress:
-        progress("Loading the model and the images")
         found = strongest_schedule(
-            ScheduleEvaluator.open(result, progress=progress),
+            open_evaluator(TaskContext(folder=first_run(arguments), observer=progress)),
             arguments.budget,
             loss_from(arguments.max_drop, arguments.metric or result.metric, flag="--max-drop"),
             metric=arguments.metric,
@@ -160,11 +160,10 @@ def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
             for name in names:
                 print(f"{what}: {printable(name)}", file=sys.stderr)
         return schedule_within(result, times, arguments.target / 1000, limits=limits)
-    from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.timed import schedule_for_time  # torch loads here
 
     with phases() as progress:
-        evaluator = ScheduleEvaluator.open(result, progress=progress)
+        evaluator = open_evaluator(TaskContext(folder=first_run(arguments), observer=progress))
         return schedule_for_time(
             evaluator,
             evaluator.runtime(runtime_name(arguments, result.spec)),
@@ -181,12 +180,8 @@ def _times(words: str, result: RunResult) -> LayerTimes:
 
     number, _, name = words.rpartition("=") if not Path(words).is_file() else ("", "", words)
     scale = result.compression.scale
-    try:
-        level = _level(float(number), result) if number else None
-    except ValueError as error:
-        raise InvalidSpec(
-            f"--times takes FILE, or LEVEL=FILE with a level in percent or bits, got {words!r}."
-        ) from error
+    rule = f"--times takes FILE, or LEVEL=FILE with a level in percent or bits, got {words!r}."
+    level = _level(number_in(number, rule), result) if number else None
     untouched = scale.untouched if level == 0 else level
     read = partial(read_layer_times, profile=result.profile, scale=scale, name=Path(name).name, level=untouched)
     return parsed(name, read, what="The times", most_bytes=MOST_BYTES)
@@ -214,13 +209,8 @@ def _locked(words: list[str], result: RunResult) -> Mapping[str, float]:
     locked = {}
     for word in words:
         layer, _, number = word.rpartition("=")
-        try:
-            level = _level(float(number), result)
-        except ValueError:
-            level = None
-        if not layer or level is None:
-            raise InvalidSpec(f"--lock takes LAYER=P, a layer and its percent or bits, got {word!r}.")
-        locked[layer] = level
+        rule = f"--lock takes LAYER=P, a layer and its percent or bits, got {word!r}."
+        locked[layer] = result.compression.scale.from_shown(number_in(number if layer else "", rule))
     return locked
 
 

@@ -56,6 +56,16 @@ def files_at(path: Path) -> tuple[Path, ...]:
     return (path,) if path.is_file() else ()
 
 
+def bytes_in(folder: Path) -> int:
+    """Return the size of all files in ``folder``, without those that are removed meanwhile; 0 if it is gone."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total
+
+
 def fsync_folder(folder: Path) -> None:
     """Flush new and renamed entries of ``folder`` to disk, so that they survive a power cut (if supported)."""
     if os.name != "posix":

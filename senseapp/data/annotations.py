@@ -41,9 +41,7 @@ class Annotations:
         """Return the annotation of a picture in the coordinates of the network's input.
 
         ``file`` is its own file, if it has one; a ``foreign`` label image is decoded in a process that can be ended.
-
-        Raises:
-            Unreadable: it is damaged, or of another picture.
+        Raises Unreadable where it is damaged, or of another picture.
         """
         reader = self.reader
         try:
@@ -64,10 +62,8 @@ class Annotations:
 def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen: str = "") -> Annotations:
     """Return which pictures of ``source`` are annotated, by its files or by the one that a person has ``chosen``.
 
-    What is no picture to measure on is taken out of the listing.
-
-    Raises:
-        InvalidDataset: the chosen one does not exist, or a file for many pictures is damaged.
+    What is no picture to measure on is taken out of the listing. Raises InvalidDataset where the chosen one does not
+    exist, or a file for many pictures is damaged.
     """
     contents = source.contents
     if chosen and contents.entry(chosen) is None and chosen not in contents.folders:

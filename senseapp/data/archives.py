@@ -21,7 +21,14 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.files import MB
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, GuardedStream, TooManyMembers, ZipRefused
 from senseapp.core.texts import printable
-from senseapp.data.contents import PICTURE_SUFFIXES, ArchiveLimits, Contents, Entry, Unreadable, safe_member_name
+from senseapp.data.contents import (
+    PICTURE_SUFFIXES,
+    ArchiveLimits,
+    Entry,
+    PictureSource,
+    Unreadable,
+    safe_member_name,
+)
 from senseapp.tasks.annotations import LABEL_FOLDERS
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
@@ -41,8 +48,8 @@ _DAMAGE = (*ZIP_DAMAGE, tarfile.TarError)
 def open_archive(path: Path, limits: ArchiveLimits | None = None) -> ZipSource | TarSource:
     """Open an archive, whose kind is determined by its first bytes, not by its name.
 
-    Raises:
-        InvalidDataset: not a zip, tar or tar.gz, damaged, protected by a password, too large, or made to do harm.
+    Raises InvalidDataset where it is not a zip, tar or tar.gz, damaged, protected by a password, too large, or made to
+    do harm.
     """
     limits = limits or ArchiveLimits()
     title = printable(path.name)
@@ -69,35 +76,30 @@ def open_archive(path: Path, limits: ArchiveLimits | None = None) -> ZipSource |
     raise InvalidDataset(f"{title} {found}; images come in a zip, tar or tar.gz. Pack them as one of these.")
 
 
-class ZipSource:
+class ZipSource(PictureSource):
     """A zip archive whose names and sizes were found harmless.
 
     Zips stored in it count as unpacked beside its files; pages pack several uploaded files this way. What is inside
-    ``masks.zip`` lies in a folder of that name, as masks beside the pictures of their name do.
-
-    Raises:
-        InvalidDataset: protected by a password, too large, or with names that lead outside.
-        BadZipFile, OSError, ValueError, …: damaged.
+    ``masks.zip`` lies in a folder of that name, as masks beside the pictures of their name do. Raises InvalidDataset
+    where it is protected by a password, too large, or with names that lead outside, and BadZipFile, OSError,
+    ValueError, … where it is damaged.
     """
 
-    foreign = True
-
     def __init__(self, path: Path, limits: ArchiveLimits) -> None:
-        self.title = printable(path.name)
-        self.contents = Contents()
+        super().__init__(path.name)
         self._limits = limits
         self._packed_bytes = path.stat().st_size
         self._num_members = self._total_bytes = self._num_inner = 0
         self._files: list[tuple[ForeignZip, ZipInfo]] = []  # by position
         with ExitStack() as until_listed:
-            self._zip = self._opened(path)
-            until_listed.callback(self._zip.close)
-            files = list(self._listed(self._zip, self.title))
+            archive = self._opened(path)
+            until_listed.callback(archive.close)
+            files = list(self._listed(archive, self.title))
             masks = self._masks_among(files)
             named = _named_apart(files, masks).items() if self._num_inner or masks else files
             for name, position in named:
                 self.contents.add_file(name, position)
-            until_listed.pop_all()  # it stays open for reading; `close` closes it
+            self.close = until_listed.pop_all().close  # it stays open for reading
 
     def _opened(self, file: Path | IO[bytes]) -> ForeignZip:
         try:
@@ -166,9 +168,8 @@ class ZipSource:
     def read(self, entry: Entry) -> bytes:
         """Return the bytes of one member, at most the limit of one file.
 
-        Raises:
-            Unreadable: it is too large, damaged, of another size than it declares, or packed by a method that is not
-                read here.
+        Raises Unreadable where it is too large, damaged, of another size than it declares, or packed by a method that
+        is not read here.
         """
         archive, member = self._files[entry.position]
         self._limits.check_file(member.file_size)
@@ -178,10 +179,6 @@ class ZipSource:
             raise Unreadable(str(error)) from error
         except _DAMAGE as error:
             raise Unreadable("damaged in the archive") from error
-
-    def close(self) -> None:
-        """Close the archive."""
-        self._zip.close()
 
 
 def _named_apart(files: Iterable[tuple[str, int]], masks: Collection[int]) -> dict[str, int]:
@@ -211,21 +208,15 @@ def _unpacked(path: Path, limits: ArchiveLimits) -> IO[bytes]:
     return unpacked
 
 
-class TarSource:
+class TarSource(PictureSource):
     """A tar archive whose names and sizes were found harmless.
 
-    A gzipped one can only be read forward, so it is unpacked to a file that has no name.
-
-    Raises:
-        InvalidDataset: too large, or with names that lead outside.
-        TarError, OSError, EOFError, …: damaged.
+    A gzipped one can only be read forward, so it is unpacked to a file that has no name. Raises InvalidDataset where it
+    is too large, or with names that lead outside, and TarError, OSError, EOFError, … where it is damaged.
     """
 
-    foreign = True
-
     def __init__(self, path: Path, limits: ArchiveLimits, *, gzipped: bool) -> None:
-        self.title = printable(path.name)
-        self.contents = Contents()
+        super().__init__(path.name)
         self._limits = limits
         self._sizes: dict[int, int] = {}
         with ExitStack() as until_listed:
@@ -237,7 +228,7 @@ class TarSource:
                 limits.check_members(count, self.title)
                 limits.check_total(total, packed_bytes, self.title)
                 self._list(member)
-            until_listed.pop_all()  # it stays open for reading; `close` closes it
+            self.close = until_listed.pop_all().close  # it stays open for reading
 
     def _members(self) -> Iterator[tarfile.TarInfo]:
         """Yield the members; none is kept, so that memory does not grow with their number."""
@@ -273,10 +264,6 @@ class TarSource:
         if len(content) < size:
             raise Unreadable("cut short in the archive")
         return content
-
-    def close(self) -> None:
-        """Close the archive."""
-        self._stream.close()
 
 
 class _HeaderReader(GuardedStream):

@@ -58,10 +58,8 @@ def arrange(
     ``table`` is the path in it of a table ``file,label``; empty takes ``labels.csv`` or ``labels.tsv`` if there is one
     at the top. With ``several`` it is read for several labels of each picture, even if it does not say so by itself.
     Without ``with_labels`` every picture is taken and no label. ``classes`` are folders that a person has confirmed as
-    classes, of which none is taken for one of masks.
-
-    Raises:
-        InvalidDataset: the table does not exist, cannot be read, or names no picture.
+    classes, of which none is taken for one of masks. Raises InvalidDataset where the table does not exist, cannot be
+    read, or names no picture.
     """
     contents = source.contents
     masks = () if any(name.casefold() in LABEL_FOLDERS for name in classes) else set_masks_aside(contents)
@@ -85,10 +83,8 @@ def arrange_annotated(
 
     Of folders ``train``, ``val`` and ``test`` one is taken, as for class folders. Masks that the reader does not read
     are no pictures. ``chosen`` is the path of the file or folder of annotations that a person chose. Without
-    ``with_labels`` every picture is taken, and no annotation, whether their files are damaged or not.
-
-    Raises:
-        InvalidDataset: a file for many pictures is damaged, or the chosen one does not exist.
+    ``with_labels`` every picture is taken, and no annotation, whether their files are damaged or not. Raises
+    InvalidDataset where a file for many pictures is damaged, or the chosen one does not exist.
     """
     contents = source.contents
     masks = () if reader.label_images else set_masks_aside(contents)

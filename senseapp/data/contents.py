@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from senseapp.core.errors import InvalidDataset, NoPictures
 from senseapp.core.files import MB
@@ -43,24 +43,6 @@ class Entry:
 
     name: str
     position: int
-
-
-class PictureSource(Protocol):
-    """A folder or archive whose files can be read one by one, in any order.
-
-    Attributes:
-        foreign: whether anybody may have made its files, so that they are decoded in a process that can be ended.
-    """
-
-    title: str
-    contents: Contents
-    foreign: bool
-
-    def read(self, entry: Entry) -> bytes:
-        """Return the bytes of one file; raises Unreadable where it is too large, damaged or gone."""
-
-    def close(self) -> None:
-        """Close the files."""
 
 
 @dataclass(slots=True)
@@ -145,27 +127,41 @@ class Contents:
             f"best in one folder per class.{advice}"
         )
 
-    def notes(self) -> tuple[str, ...]:
-        """Return one sentence for each kind of thing that is left out."""
-        notes: list[str] = []
+    def notes(self) -> Iterator[str]:
+        """Yield one sentence for each kind of thing that is left out."""
         unread = sorted(name for name in self.others if name not in self._read and name.endswith(_ANNOTATIONS))
         texts = [name for name in self.tables if name.lower().endswith(".txt")]
         others = Counter(_suffix(name) for name in (*texts, *self.others) if name not in {*self._read, *unread})
         if unread:
-            notes.append(
+            yield (
                 f"Labels are not read from {first_names(unread)}: boxes, masks and points are labels of detectors and "
                 "of segmentation. Write classes as lines file,label in labels.csv."
             )
         if others:
             kinds = first_names([suffix or "no suffix" for suffix, _ in others.most_common()], 4)
-            notes.append(f"{plural(others.total(), 'other file')} left out: {kinds}.")
+            yield f"{plural(others.total(), 'other file')} left out: {kinds}."
         if self._archives:
-            notes.append(f"{plural(self._archives, 'archive')} inside not opened.")
+            yield f"{plural(self._archives, 'archive')} inside not opened."
         if self.links:
-            notes.append(f"{plural(self.links, 'link or special file', 'links or special files')} left out.")
+            yield f"{plural(self.links, 'link or special file', 'links or special files')} left out."
         if self._repeated:
-            notes.append(f"{plural(self._repeated, 'file name')} used twice: the last file of each name is taken.")
-        return tuple(notes)
+            yield f"{plural(self._repeated, 'file name')} used twice: the last file of each name is taken."
+
+
+class PictureSource(ABC):
+    """A folder or archive, called ``title``, whose files can be read one by one, in any order, until it is closed."""
+
+    foreign = True
+    """Whether anybody may have made its files, so that they are decoded in a process that can be ended."""
+
+    def __init__(self, title: str) -> None:
+        self.title = printable(title)
+        self.contents = Contents()
+        self.close: Callable[[], None] = lambda: None
+
+    @abstractmethod
+    def read(self, entry: Entry) -> bytes:
+        """Return the bytes of one file; raises Unreadable where it is too large, damaged or gone."""
 
 
 def read_beside(source: PictureSource, path: str) -> bytes:
@@ -194,11 +190,9 @@ def _is_junk(name: str) -> bool:
 def safe_member_name(name: str, title: str) -> str:
     """Return the name of an archive member as a relative path with forward slashes; '' for the archive itself.
 
-    Nothing is ever written under these names. An archive that holds such a name was made to do harm, or by a
-    broken program, so it is refused as a whole.
-
-    Raises:
-        InvalidDataset: the name is absolute, has a drive letter, or climbs out of the archive.
+    Nothing is ever written under these names. An archive that holds such a name was made to do harm, or by a broken
+    program, so it is refused as a whole. Raises InvalidDataset where the name is absolute, has a drive letter, or
+    climbs out of the archive.
     """
     absolute = name.startswith(("/", "\\"))
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
@@ -264,8 +258,7 @@ _FOLDER_LIMITS = ArchiveLimits(members=5_000_000)  # whoever runs the server put
 def resolve_readable(path: str, roots: Sequence[Path]) -> Path:
     """Return the real path of a folder or archive inside one of ``roots``; no roots allow any.
 
-    Raises:
-        InvalidDataset: it does not exist, or does not lie, with links followed, in one of ``roots``.
+    Raises InvalidDataset where it does not exist, or does not lie, with links followed, in one of ``roots``.
     """
     try:
         resolved = Path(path).expanduser().resolve(strict=True)
@@ -283,22 +276,17 @@ def _is_under(path: Path, roots: Sequence[Path]) -> bool:
     return not roots or any(path.is_relative_to(root) for root in roots)
 
 
-class FolderSource:
+class FolderSource(PictureSource):
     """A folder, listed with everything below it.
 
     Links are followed as long as they stay inside ``roots`` (none given: anywhere); each folder is walked once.
 
-    ``folder`` is a real path, see :func:`resolve_readable`.
-
-    Raises:
-        InvalidDataset: this is not a folder, it may not be read, or it holds too many files.
+    ``folder`` is a real path, see :func:`resolve_readable`. Raises InvalidDataset where this is not a folder, it may
+    not be read, or it holds too many files.
     """
 
-    foreign = True
-
     def __init__(self, folder: Path, roots: Sequence[Path] = (), limits: ArchiveLimits | None = None) -> None:
-        self.title = printable(folder.name)
-        self.contents = Contents()
+        super().__init__(folder.name)
         self._folder = folder
         self._roots = [root.resolve() for root in roots]
         self._limits = limits or _FOLDER_LIMITS
@@ -357,6 +345,3 @@ class FolderSource:
                 return file.read()
         except OSError as error:
             raise Unreadable(error.strerror or "cannot be read") from error
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""

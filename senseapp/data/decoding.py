@@ -11,7 +11,7 @@ since Pillow drops those beyond the colours, or does not open the file.
 
 import io
 import struct
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -78,10 +78,8 @@ def decoded_picture(file: bytes, mode: ChannelMode, transform: EvalTransform | N
 
     The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored unless the
     ``transform`` follows it: this is what networks are trained and tested on. Of 16 bits per channel those that are
-    used are scaled to eight, not clipped. A label image (``index``) is returned as its values are stored, uint8.
-
-    Raises:
-        Unreadable: not a picture, damaged, too large, or of a kind without a known range of values.
+    used are scaled to eight, not clipped. A label image (``index``) is returned as its values are stored, uint8. Raises
+    Unreadable where it is not a picture, damaged, too large, or of a kind without a known range of values.
     """
     if not file:
         raise Unreadable("empty file")
@@ -113,7 +111,7 @@ def _decode(image: Image.Image, mode: ChannelMode, transform: EvalTransform | No
         # of TIFF, Pillow has followed and removed it
         orientation = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
         upright = transform is not None and transform.upright
-        remarks = _remarks(image, orientation, animated=animated, upright=upright)
+        remarks = tuple(_remarks(image, orientation, animated=animated, upright=upright))
         if image.mode.startswith("I"):
             values, bits = _in_eight_bits(np.asarray(image))
             picture = Image.fromarray(values)
@@ -241,16 +239,16 @@ def _pixels_of_part(tags: MutableMapping[int, Any], width: int, height: int) -> 
     return width * min(height, int(tags.get(TiffImagePlugin.ROWSPERSTRIP, height)))
 
 
-def _remarks(image: Image.Image, orientation: int, *, animated: bool, upright: bool) -> tuple[Remark, ...]:
-    """Return what is unusual in a loaded image."""
-    remarks: list[Remark] = ["animated"] if animated else []
+def _remarks(image: Image.Image, orientation: int, *, animated: bool, upright: bool) -> Iterator[Remark]:
+    """Yield what is unusual in a loaded image."""
+    if animated:
+        yield "animated"
     if image.has_transparency_data:
-        remarks.append("transparent")
+        yield "transparent"
     if image.mode == "CMYK":
-        remarks.append("CMYK")
+        yield "CMYK"
     if orientation in TURNS:
-        remarks.append("turned" if upright else "rotated")
-    return tuple(remarks)
+        yield "turned" if upright else "rotated"
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

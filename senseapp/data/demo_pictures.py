@@ -75,8 +75,7 @@ def photograph(index: int) -> tuple[str, Image.Image]:
 def load_photographs(preprocessing: Preprocessing, num_samples: int | None) -> PreparedImages:
     """Return the first ``num_samples`` crops, or all, prepared as the model wants them; without labels.
 
-    Raises:
-        InvalidDataset: the model takes no pictures.
+    Raises InvalidDataset where the model takes no pictures.
     """
     count = min(num_samples or NUM_PHOTOGRAPHS, NUM_PHOTOGRAPHS)
     names, crops = zip(*map(photograph, range(count)), strict=True)
@@ -131,10 +130,8 @@ def covered(one: Rectangle, by: tuple[int, int, int, int]) -> bool:
 def load_shapes(preprocessing: Preprocessing, num_samples: int | None, *, with_boxes: bool) -> PreparedImages:
     """Return the first ``num_samples`` pictures, or all, prepared as the model wants them.
 
-    ``with_boxes`` adds the boxes, in pixels of the network's input, and the names of the classes.
-
-    Raises:
-        InvalidDataset: the model takes no pictures.
+    ``with_boxes`` adds the boxes, in pixels of the network's input, and the names of the classes. Raises InvalidDataset
+    where the model takes no pictures.
     """
     count = min(num_samples or NUM_SHAPES, NUM_SHAPES)
     size = (SHAPE_SIDE, SHAPE_SIDE)

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from senseapp.core.files import MB, home, make_private
+from senseapp.core.files import MB, bytes_in, home, make_private
 from senseapp.descriptions.sources import IMAGE_SETS
 
 
@@ -38,23 +38,10 @@ def new_partial_folder(name: str) -> Path:
 def download_progress(name: str) -> str:
     """Return how far the download of an image set is, in one sentence."""
     facts = IMAGE_SETS[name]
-    megabytes = _bytes_so_far(name, enough=facts.megabytes * MB) // MB
+    megabytes = sum(map(bytes_in, _partial_folders(name))) // MB
     if megabytes >= facts.megabytes:
         return f"Unpacking {facts.title}"
     return f"Downloading {facts.title}: {megabytes} of {facts.megabytes} MB"
-
-
-def _bytes_so_far(name: str, enough: int) -> int:
-    """Return how many bytes have come, or a number above ``enough``."""
-    found = 0
-    for partial in _partial_folders(name):
-        for folder, _, files in os.walk(partial):  # passes over folders that are gone in the meantime
-            for file in files:
-                with suppress(OSError):  # gone in the meantime
-                    found += (Path(folder) / file).stat().st_size
-            if found >= enough:
-                return found
-    return found
 
 
 def _partial_folders(name: str) -> list[Path]:
@@ -88,7 +75,7 @@ def weights_so_far() -> int:
     """Return how many bytes have come of the published weights that timm or torchvision downloads now; 0 for none."""
     found = 0
     for path in (*_torch_checkpoints().glob("*.partial"), *_of_the_hub().glob("models--timm--*/blobs/*.incomplete")):
-        with suppress(OSError):  # as above
+        with suppress(OSError):  # gone in the meantime
             # a partial file without a new byte for so long is no download under way
             found += path.stat().st_size if time.time() - path.stat().st_mtime < 60.0 else 0
     return found

@@ -84,10 +84,8 @@ class Geometry:
     def mask(self, values: npt.NDArray[ValueT], *, fill: int) -> npt.NDArray[ValueT]:
         """Return a map of values on the picture's pixel grid, (H, W), on that of the output, (H', W').
 
-        Each output pixel takes the value at its centre; ``fill`` is for padding.
-
-        Raises:
-            ValueError: the map has another size than the picture.
+        Each output pixel takes the value at its centre; ``fill`` is for padding. Raises ValueError where the map has
+        another size than the picture.
         """
         if values.shape != self.size[::-1]:
             raise ValueError(

@@ -20,7 +20,7 @@ from torchvision import datasets
 from senseapp.compat.vision_internals import labels_of
 from senseapp.core.errors import InvalidDataset, first_line_of
 from senseapp.data.arrangement import Arrangement
-from senseapp.data.contents import Contents, Entry, Unreadable
+from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
 from senseapp.data.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder
 from senseapp.descriptions.sources import IMAGE_SETS
 
@@ -42,8 +42,7 @@ TORCHVISION_SETS: Mapping[str, Callable[..., Any]] = {
 def open_image_set(name: str) -> ImageSetSource:
     """Open an image set that was downloaded.
 
-    Raises:
-        InvalidDataset: its files are damaged; they are removed, so that the next attempt downloads them again.
+    Raises InvalidDataset where its files are damaged; they are removed, so that the next attempt downloads them again.
     """
     folder, title = image_set_folder(name), IMAGE_SETS[name].title
     try:
@@ -56,13 +55,13 @@ def open_image_set(name: str) -> ImageSetSource:
         raise InvalidDataset(f"The copy of {title} on this machine was damaged. Try again to download it.") from error
 
 
-class ImageSetSource:
-    """A :class:`~senseapp.data.contents.PictureSource` over one of torchvision's image sets."""
+class ImageSetSource(PictureSource):
+    """One of torchvision's image sets."""
 
     foreign = False  # its check sums were right
 
     def __init__(self, title: str, images: Any, labels: Sequence[int], classes: Sequence[str]) -> None:
-        self.title = title
+        super().__init__(title)
         self._images = images
         self._labels = tuple(classes[label] for label in labels)
         self._classes = tuple(classes)
@@ -81,8 +80,7 @@ class ImageSetSource:
     def read(self, entry: Entry) -> bytes:
         """Return one image as a file that loses nothing and is quick to write.
 
-        Raises:
-            Unreadable: torchvision cannot read it.
+        Raises Unreadable where torchvision cannot read it.
         """
         file = io.BytesIO()
         try:
@@ -91,10 +89,6 @@ class ImageSetSource:
         except Exception as error:  # as above
             raise Unreadable("damaged") from error
         return file.getvalue()
-
-    def close(self) -> None:
-        """Release the images."""
-        self._images = None
 
 
 _POLL_SECONDS = 0.5  # between sentences on a download
@@ -105,10 +99,8 @@ _ARCHIVES = (".tgz", ".gz", ".zip")  # not needed once they are unpacked
 def fetch_image_set(name: str, report: Callable[[str], None]) -> None:
     """Download an image set if it is not on this machine, and block until it is.
 
-    ``report`` is told how far the download is, in one sentence, every half second. If it raises, the wait ends.
-
-    Raises:
-        InvalidDataset: it could not be downloaded; the sentence offers what works without a network.
+    ``report`` is told how far the download is, in one sentence, every half second. If it raises, the wait ends. Raises
+    InvalidDataset where it could not be downloaded; the sentence offers what works without a network.
     """
     if is_downloaded(name):
         return

@@ -1,21 +1,119 @@
-"""Prepared images: cropped by timm's transforms, stored as uint8 pixels and normalised batch by batch."""
+"""Prepared images: cropped by timm's transforms, stored as uint8 pixels and normalised batch by batch.
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import Protocol, Self, runtime_checkable
+Rows for each image, pixels and targets alike, lie in memory or in a file.
+"""
+
+import mmap
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, is_dataclass, replace
+from typing import Any, Protocol, Self, runtime_checkable
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
+from senseapp.core.texts import plural
 from senseapp.data.decoding import MAX_CHANNELS, ChannelMode
 from senseapp.data.geometry import EvalTransform
-from senseapp.data.per_image import chosen_of, leave_on_disk
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 from senseapp.tasks.annotations import PerImage
 from senseapp.tasks.labels import LabelMapProposal
+
+_MAPPINGS: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()  # by address, of rows that lie in a file
+
+
+def allocate_rows(
+    count: int,
+    shape: Sequence[int],
+    dtype: torch.dtype = torch.uint8,
+    *,
+    most_in_memory_bytes: int = 128_000_000,
+) -> torch.Tensor:
+    """Return room for something of each image, (count, ...): in memory, or above a limit in a file that has no name.
+
+    The limit is that of 850 pictures of 224 pixels; the system keeps a file in memory while it has room. The file is
+    gone once the tensor is, also when the process is killed. Raises InvalidDataset where the disk has too little room.
+    """
+    needed = count * int(np.prod(shape)) * dtype.itemsize
+    if needed <= most_in_memory_bytes:
+        return torch.empty((count, *shape), dtype=dtype)
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if needed > free // 2:  # leave half to others
+        raise InvalidDataset(
+            f"{plural(count, 'picture')} need {needed / 1e9:.1f} GB of temporary disk space and there are "
+            f"{free / 1e9:.1f} GB. Measure on fewer samples."
+        )
+    with tempfile.TemporaryFile() as file:
+        file.truncate(needed)
+        mapping = mmap.mmap(file.fileno(), needed)
+    rows = torch.from_numpy(np.frombuffer(mapping, dtype=np.uint8))
+    _MAPPINGS[rows.data_ptr()] = mapping
+    return rows.view(dtype).view(count, *shape)
+
+
+def leave_on_disk(rows: torch.Tensor) -> None:
+    """Release what this process has mapped of rows that lie in a file; the system keeps them while it has room.
+
+    What was read of a file counts as memory of the process until then. Rows in memory stay.
+    """
+    mapping = _MAPPINGS.get(rows.untyped_storage().data_ptr())
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def chosen_of(values: PerImage, indices: Sequence[int]) -> PerImage:
+    """Return the rows of the images at ``indices``, in that order; large ones are stored on disk."""
+    if not isinstance(values, torch.Tensor):
+        return tuple(values[index] for index in indices)
+    index = torch.as_tensor(list(indices), dtype=torch.long)
+    if values.device.type != "cpu":
+        return values[index]
+    return torch.index_select(values, 0, index, out=allocate_rows(len(index), values.shape[1:], values.dtype))
+
+
+def bytes_of(value: Any) -> Iterator[memoryview]:
+    """Yield bytes that differ wherever ``value`` does: tensors, arrays, numbers, texts, and what holds them.
+
+    Raises TypeError where it holds something else.
+    """
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        if flat.numel() == 1:
+            flat = flat.clone(memory_format=torch.contiguous_format)  # any stride counts as contiguous there
+        if flat.numel():
+            yield flat.view(torch.uint8).numpy().data
+    elif isinstance(value, np.ndarray):
+        yield _text(f"{value.dtype} {value.shape}")
+        yield np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+    elif isinstance(value, Mapping):
+        for name in sorted(value):
+            yield _text(f"{name} ")
+            yield from bytes_of(value[name])
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield _text(f"{each.name} ")
+            yield from bytes_of(getattr(value, each.name))
+    elif isinstance(value, (tuple, list)):
+        yield _text(f"{len(value)} ")
+        for item in value:
+            yield _text(f"{getattr(item, 'shape', '')}")
+            yield from bytes_of(item)
+    elif value is None or isinstance(value, (bool, int, float, str, bytes, np.generic)):
+        yield _text(f"{value!r} ")
+    else:
+        raise TypeError(f"An annotation holds a {type(value).__name__}, which has no bytes to compare.")
+
+
+def _text(text: str) -> memoryview:
+    return memoryview(text.encode())
+
+
+# ---- sets of images
 
 
 @runtime_checkable
@@ -159,8 +257,7 @@ def follow(images: ImageSet, class_map: Sequence[tuple[str, int]]) -> bool:
 def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Preprocessing:
     """Return the model's own preparation with the overrides of ``spec``.
 
-    Raises:
-        InvalidSpec: an override does not have one number per channel.
+    Raises InvalidSpec where an override does not have one number per channel.
     """
     channels = preprocessing.input_shape[0]
     for what in ("mean", "std"):
@@ -182,8 +279,7 @@ def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Pre
 def channel_mode(preprocessing: Preprocessing) -> ChannelMode:
     """Return how pictures are decoded for this model: grey, colour, or all channels that they have.
 
-    Raises:
-        InvalidDataset: the model takes more channels than pictures are read with.
+    Raises InvalidDataset where the model takes more channels than pictures are read with.
     """
     modes: dict[int, ChannelMode] = {1: "L", 3: "RGB"}
     channels = preprocessing.input_shape[0]
@@ -214,8 +310,7 @@ def transform_of(preprocessing: Preprocessing, *, upright: bool = False) -> Eval
 def prepared_as(preprocessing: Preprocessing, pictures: Iterable[Image.Image], *, what: str) -> torch.Tensor:
     """Return pictures of equal size, ``what`` in a sentence, as the pixels (N, C, H, W) of :class:`PreparedImages`.
 
-    Raises:
-        InvalidDataset: the model takes no pictures.
+    Raises InvalidDataset where the model takes no pictures.
     """
     mode, transform = channel_mode(preprocessing), transform_of(preprocessing)
     if mode == "bands":

@@ -44,10 +44,8 @@ def labels_in(table: LabelTable, *, several: bool) -> TableLabels:
     """Return the labels of each picture: several where it is asked for, or where the table says so without doubt.
 
     It does with nothing but columns of 0 and 1 in which a tenth of the lines has two 1s, and with lists such as
-    ``cat|dog`` whose parts come again in other lists.
-
-    Raises:
-        InvalidDataset: no column or several may hold the labels, two lines contradict each other, or none has any.
+    ``cat|dog`` whose parts come again in other lists. Raises InvalidDataset where no column or several may hold the
+    labels, two lines contradict each other, or none has any.
     """
     columns = [_Column(table, place) for place in range(len(table.columns))]
     lists = _list_column(columns)

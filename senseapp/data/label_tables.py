@@ -56,10 +56,8 @@ def read_label_table(source: PictureSource, table: str, common: str = "") -> Lab
     """Read the table at path ``table`` in ``source``; ``common`` is the folder that holds all pictures.
 
     The column that names the pictures is found by the pictures, wherever it stands; a first line that names none is a
-    header unless it looks like the others. A column that counts the rows is left out.
-
-    Raises:
-        InvalidDataset: there is no such table, it cannot be read, it names no picture, or two columns may name them.
+    header unless it looks like the others. A column that counts the rows is left out. Raises InvalidDataset where there
+    is no such table, it cannot be read, it names no picture, or two columns may name them.
     """
     shown = printable(table)
     names = PictureNames(source.contents.pictures, str(PurePosixPath(table).parent).removeprefix("."), common)

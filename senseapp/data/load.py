@@ -2,11 +2,11 @@
 
 import io
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import IO, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
 from senseapp.records.spec import MOST_RANDOM_INPUTS, SHAPE_NAMES, WITHOUT_LABELS, DataSpec
 from senseapp.tasks import Task
-from senseapp.tasks.class_numbers import Background
 
 Split: TypeAlias = Literal["train", "heldout"]
 
@@ -69,9 +68,9 @@ def load_demo_images(split: Split = "heldout") -> TensorImages:
     )
 
 
-def write_demo_zip(path: Path, split: Split = "heldout") -> None:
-    """Write the pictures of ``split`` to ``path`` as a zip of PNG files in class folders, ``3/digit-0013.png``."""
-    with zipfile.ZipFile(path, "w") as archive:
+def write_demo_zip(file: Path | IO[bytes], split: Split = "heldout") -> None:
+    """Write the pictures of ``split`` to ``file`` as a zip of PNG files in class folders, ``3/digit-0013.png``."""
+    with zipfile.ZipFile(file, "w") as archive:
         for name, picture in zip(_names(split), demo_pictures(split), strict=True):
             png = io.BytesIO()
             Image.fromarray(picture).save(png, format="PNG")
@@ -85,54 +84,19 @@ def _names(split: Split) -> tuple[str, ...]:
     return tuple(f"{label}/digit-{index:04d}.png" for index, label in zip(indices, labels, strict=True))
 
 
-class LoadOptions(TypedDict, total=False):
-    """How many images are loaded, and from where.
-
-    Attributes:
-        num_samples: how many to draw (of the photographs and shapes, how many from the first on), at most as many as
-            there are; None takes all (for random inputs, a fixed small number).
-        seed: of the draw.
-        data_roots: folders that may be read; empty means any.
-        progress: told one sentence now and then while images are downloaded; it may raise to give up.
-        names: only the images with these names, of those that are there; None takes any.
-    """
-
-    num_samples: int | None
-    seed: int
-    data_roots: Sequence[Path]
-    progress: Callable[[str], None]
-    names: Collection[str] | None
-
-
 def load_images(
-    spec: DataSpec,
-    preprocessing: Preprocessing,
-    *,
-    num_classes: int,
-    task: Task,
-    class_names: tuple[str, ...] = (),
-    background: Background = "unknown",
-    with_labels: bool = True,
-    **options: Unpack[LoadOptions],
+    spec: DataSpec, preprocessing: Preprocessing, *, with_labels: bool = True, **request_fields: Any
 ) -> ImageSet:
     """Load the images of ``spec``, prepared as the model wants them: by its ``preprocessing``, and what ``spec`` sets.
 
-    Labels are those of its ``num_classes`` outputs, as ``task`` reads them; folders are recognised by ``class_names``,
-    by index, where they are known. Without ``with_labels`` none are read, for a model whose classifier knows no
-    classes.
-
-    Raises:
-        InvalidDataset: they cannot be read, trusted or matched to the classes.
-        InvalidSpec: more random inputs are wanted than are drawn.
+    Further arguments are fields of :class:`ImageRequest`. Without ``with_labels`` no labels are read, for a model whose
+    classifier knows no classes. Raises InvalidDataset where the images cannot be read, trusted or matched to the
+    classes, and InvalidSpec where more random inputs are wanted than are drawn.
     """
     request = ImageRequest(
         spec=spec if with_labels else replace(spec, labels=WITHOUT_LABELS, class_map=()),
         preprocessing=effective_preprocessing(spec, preprocessing),
-        task=task,
-        num_classes=num_classes,
-        class_names=class_names,
-        background=background,
-        **options,
+        **request_fields,
     )
     images = draw(_LOADERS[spec.kind](request), request.num_samples, request.seed)
     if request.names is None:
@@ -141,18 +105,18 @@ def load_images(
 
 
 def images_for(
-    model: LoadedModel, spec: DataSpec, *, task: Task, with_labels: bool = True, **options: Unpack[LoadOptions]
+    model: LoadedModel, spec: DataSpec, *, task: Task, with_labels: bool = True, **request_fields: Any
 ) -> ImageSet:
     """Load the images of ``spec`` for ``model``; see :func:`load_images`. A random classifier needs no labels."""
     return load_images(
         spec,
         model.preprocessing,
-        num_classes=model.num_classes,
         task=task,
+        num_classes=model.num_classes,
         class_names=model.class_names,
         background=model.background,
         with_labels=with_labels and not model.fresh_head,
-        **options,
+        **request_fields,
     )
 
 

@@ -50,8 +50,7 @@ class PictureDecoder(ChildProcess):
     def decode(self, file: bytes, mode: ChannelMode, transform: EvalTransform | None = None) -> Decoded:
         """Return the decoded picture, prepared on request.
 
-        Raises:
-            Unreadable: it cannot be used; TooSlow where it takes too long.
+        Raises Unreadable where it cannot be used; TooSlow where it takes too long.
         """
         asked = {"bytes": len(file), "mode": mode, "transform": transform and asdict(transform)}
         clock = threading.Timer(REPLY_SECONDS, self._end_silent)  # so that no read waits for ever

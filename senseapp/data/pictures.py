@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,7 @@ from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
 from senseapp.data.contents import UNLABELLED, Entry, FolderSource, PictureSource, Unreadable, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
-from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
-from senseapp.data.per_image import allocate_rows, chosen_of
+from senseapp.data.images import ImageSet, PreparedImages, allocate_rows, channel_mode, chosen_of, draw_order
 from senseapp.data.picture_process import DECODERS
 from senseapp.data.reading import DrawnPictures, read_drawn, read_picture, require_readable
 from senseapp.networks.loaded import Preprocessing
@@ -47,10 +46,8 @@ def survey_images(
     """List a folder, archive or image set and propose what each of its labels means.
 
     ``spec`` is of kind ``folder``, ``archive`` or ``torchvision``; an image set that is not here is downloaded. Only
-    folders below ``data_roots`` are read; none given allow any.
-
-    Raises:
-        InvalidDataset: it cannot be read, may not be, or holds no picture, or none that can be decoded.
+    folders below ``data_roots`` are read; none given allow any. Raises InvalidDataset where it cannot be read, may not
+    be, or holds no picture, or none that can be decoded.
     """
     with _opened(spec, data_roots, lambda _: None) as source:
         arrangement = _arranged(source, spec, task)
@@ -75,7 +72,18 @@ def survey_images(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequest:
-    """The arguments of :func:`~senseapp.data.load.load_images`, its spec's overrides put into the preprocessing."""
+    """The images to load, prepared by ``preprocessing``, which has the overrides of ``spec``.
+
+    Attributes:
+        task: reads labels, as those of the ``num_classes`` outputs of the model.
+        class_names: by which folders are recognised, by index, where they are known.
+        num_samples: how many to draw (of the photographs and shapes, how many from the first on), at most as many as
+            there are; None takes all (for random inputs, a fixed small number).
+        seed: of the draw.
+        data_roots: folders that may be read; empty means any.
+        progress: told one sentence now and then while images are downloaded; it may raise to give up.
+        names: only the images with these names, of those that are there; None takes any.
+    """
 
     spec: DataSpec
     preprocessing: Preprocessing
@@ -196,7 +204,7 @@ def _image_set(
     targets: Targets,
     drawn: DrawnPictures,
     order: Sequence[int],
-    listing_notes: tuple[str, ...],
+    listing_notes: Iterable[str],
 ) -> PreparedImages:
     """Put the drawn pictures into the order of their names."""
     rows = drawn.rows
@@ -233,8 +241,7 @@ def _image_set(
 def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool = False) -> PreparedImages:
     """Read one picture in a process that can be ended, and prepare it like the pictures of a folder.
 
-    Raises:
-        InvalidDataset: the file is gone, too large, or no picture that can be used.
+    Raises InvalidDataset where the file is gone, too large, or no picture that can be used.
     """
     name = printable(path.name)
     with storage_errors("the picture"):
@@ -252,7 +259,7 @@ def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool 
         ) from reason
     finally:
         DECODERS.rest()
-    return PreparedImages(drawn.pixels, preprocessing, names=(name,), notes=drawn.notes())
+    return PreparedImages(drawn.pixels, preprocessing, names=(name,), notes=tuple(drawn.notes()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Pictures that cannot be decoded, or whose annotation cannot be used, are replace
 
 import os
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,8 +19,7 @@ from senseapp.core.texts import listed, plural, printable
 from senseapp.data.annotations import Annotations
 from senseapp.data.contents import Entry, PictureSource, Unreadable
 from senseapp.data.decoding import Decoded, Remark, bits_note, is_tiff
-from senseapp.data.images import channel_mode, pixels_of, transform_of
-from senseapp.data.per_image import allocate_rows, chosen_of
+from senseapp.data.images import allocate_rows, channel_mode, chosen_of, pixels_of, transform_of
 from senseapp.data.picture_process import CPU_SECONDS, DECODERS, MOST_PROCESSES, TooSlow, decoded
 from senseapp.networks.loaded import Preprocessing
 from senseapp.tasks.annotations import PerImage
@@ -70,24 +69,20 @@ class DrawnPictures:
         ((size, count),) = sizes.most_common(1) or [((0, 0), 0)]
         return size if 2 * count > sizes.total() else None
 
-    def notes(self) -> tuple[str, ...]:
-        """Return one sentence for each kind of unusual picture, and one on those left out."""
+    def notes(self) -> Iterator[str]:
+        """Yield one sentence for each kind of unusual picture, and one on those left out."""
         remarks = Counter(remark for found in self.found.values() for remark in found.remarks)
-        notes = [
-            f"{plural(remarks[remark], 'picture')} {what}." for remark, what in _REMARKS.items() if remarks[remark]
-        ]
+        yield from (f"{plural(remarks[each], 'picture')} {what}." for each, what in _REMARKS.items() if remarks[each])
         if used := [found.bits for found in self.found.values() if found.bits]:
-            notes.append(bits_note(max(used), len(used)))
+            yield bits_note(max(used), len(used))
         if self.unreadable:
             names = listed(f"{printable(name)} ({reason})" for name, reason in self.unreadable)
-            notes.append(f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
-        return tuple(notes)
+            yield f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}."
 
     def add(self, index: int, pixels: torch.Tensor, found: Decoded, annotation: Any = None) -> None:
         """Keep one picture, uint8 (C, H, W), of what was ``found`` in its file, and its annotation.
 
-        Raises:
-            TypeError: annotations that are arrays differ in shape or type.
+        Raises TypeError where annotations that are arrays differ in shape or type.
         """
         row = len(self.found)
         if isinstance(annotation, np.ndarray):
@@ -171,8 +166,7 @@ def read_drawn(
 def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     """Require that a picture can be decoded; the first usually can, else up to 200 from the whole set are tried.
 
-    Raises:
-        InvalidDataset: none of them can.
+    Raises InvalidDataset where none of them can.
     """
     refused: list[tuple[str, Unreadable]] = []
     for entry in entries[:: -(-len(entries) // 200) or 1]:  # spread over a set, to see whether any can be decoded

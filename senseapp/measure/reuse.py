@@ -13,8 +13,7 @@ from typing import Any
 from torch import nn
 
 from senseapp.core.codec import encode
-from senseapp.data.images import ImageSet
-from senseapp.data.per_image import bytes_of
+from senseapp.data.images import ImageSet, bytes_of
 from senseapp.measure.plan import Layout
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.loaded import LoadedModel

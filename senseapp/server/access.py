@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from senseapp.core.errors import NotFound, QuotaExceeded
-from senseapp.core.files import MB, storage_errors
+from senseapp.core.files import MB, bytes_in, storage_errors
 from senseapp.descriptions import SOURCES
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import RunSpec
 from senseapp.server.process.requester import ANYBODY, AnswerT, Requester, WorkerRequest
 from senseapp.server.settings import ServerSettings, check_paths, uploads_folder
-from senseapp.store.run_folder import RunFolder, bytes_in
+from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from senseapp.server.backend import Backend
@@ -59,14 +59,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUse:
-    """Used and available disk space, in bytes.
-
-    Attributes:
-        own_bytes, own_limit_bytes: of one user's runs.
-        all_bytes, all_limit_bytes: of all users' runs.
-        free_bytes: on the disk that holds them.
-        keep_days: see :class:`~senseapp.server.settings.ServerSettings`.
-    """
+    """Disk space of one user's and of all users' runs, free space, and :attr:`ServerSettings.keep_days`."""
 
     own_bytes: int
     own_limit_bytes: int
@@ -117,12 +110,8 @@ class Uploads(Access):
         """Create the file for an upload, ``num_bytes`` large, and return its path.
 
         It has its size without occupying the disk, so that simultaneous uploads count against the quotas.
-        ``announced_bytes`` must fit in, and are not reserved. Old uploads that no run reads are removed first.
-
-        Raises:
-            RateLimited: this user sends too many files in a minute.
-            QuotaExceeded: the file is too large, or a quota would be exceeded.
-            StorageFailed: the file cannot be created.
+        ``announced_bytes`` must fit in, and are not reserved. Old uploads that no run reads are removed first. Raises
+        RateLimited, QuotaExceeded also where the file is too large, and StorageFailed where it cannot be created.
         """
         self._backend.rate_limiter.count(self._owner, "uploads")
         wanted, file_mb = max(num_bytes, announced_bytes), ServerSettings.configured().upload_mb

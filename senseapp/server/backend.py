@@ -12,9 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from senseapp.core.errors import NotFound, QueueFull, SenseError, StorageFailed
+from senseapp.core.errors import NotFound, SenseError, StorageFailed
 from senseapp.core.files import DAY_SECONDS, MB, lock_home, remove_temporaries
 from senseapp.core.steps import StepTitle
 from senseapp.metrics import METRICS
@@ -27,12 +26,10 @@ from senseapp.server.checks import CheckObserver, CheckTask, folder_of_checks, s
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
-from senseapp.server.leaderboard import headline
 from senseapp.server.machine import MACHINE_LOAD, MachineSpeed, free_bytes, load_engine, memory_limit, time_convolutions
 from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shipped_card
-from senseapp.server.operations import RunLogs, during_run
-from senseapp.server.process.pool import JobProcesses
-from senseapp.server.process.processes import carry_out_on_cluster
+from senseapp.server.operations import RunLogs
+from senseapp.server.process.processes import JobProcesses, carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, AnswerT, Requester, WorkerRequest, network_request
 from senseapp.server.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
 from senseapp.server.tasks import EarlierRun, FinishedRunTask, OpenSession, RunTask, TaskContext, open_local_session
@@ -45,7 +42,7 @@ _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
 UNDO_SECONDS = 60.0
 """Time in which a deleted run can be restored."""
-_SHORT_SECONDS = 60.0
+SHORT_SECONDS = 60.0
 """Largest predicted time of a run or a recommendation in the lane of short jobs."""
 _SHORT_JOB_BYTES = 1_000_000_000
 """Free memory required to start a short job beside another: a process takes 600 MB, a small network the rest."""
@@ -91,13 +88,7 @@ class Backend:
         self._live: dict[str, LiveRun] = {}
         self.image_counts: dict[DataSpec, int] = {}  # from the surveys so far; includes classes left out
         self.receiving = threading.Lock()  # of uploads: each is counted before the next is admitted
-        self.rate_limiter = RateLimiter(
-            {
-                "runs": settings.runs_per_minute,
-                "jobs on runs": settings.jobs_per_minute,
-                "uploads": settings.uploads_per_minute,
-            }
-        )
+        self.rate_limiter = RateLimiter(settings.runs_per_minute)
         self._warming = threading.Lock()
         self._run_logs = RunLogs(self.store)
         self.tidy(at_start=True)
@@ -108,7 +99,6 @@ class Backend:
             workers=settings.workers if workers is None else workers,
             short_workers=settings.short_workers if self.processes and workers is None else 0,
             may_run_short=lambda: free_bytes() >= _SHORT_JOB_BYTES,
-            overtakes=self.processes is not None and workers is None,
         )
 
     def readable_folders(self, owner: str) -> tuple[Path, ...]:
@@ -166,34 +156,13 @@ class Backend:
         has_file = self._open_session is None and spec.sensitivity.mode != "quick" and not on_cluster
         most = self.settings.recommend_seconds * SEARCHES_PER_FILE if has_file and makes_files(spec.goal) else 0.0
         task = Measurement(run_id=record.run_id, spec=spec, first_file_seconds=most, here=here)
-        short = seconds is not None and seconds <= _SHORT_SECONDS and not on_cluster
+        short = seconds is not None and seconds <= SHORT_SECONDS and not on_cluster
         self.runner.submit(task, short=short, person=person)
-
-    def carry_out(self, task: FinishedRunTask[Any], person: str = "") -> None:
-        """Queue work of ``person`` on a finished run; a job that waits or runs already keeps its place."""
-        known = self.runner.snapshot(task.job_id)
-        if known is None or known.state.finished:
-            self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
-        folder = self.store.folder(task.run_id)
-        folder.begin(task.key)
-        try:
-            short = task.is_short
-            if isinstance(task, RecommendationTask):
-                short = self.recommendation_seconds(folder.load_result()) <= _SHORT_SECONDS
-            self.runner.submit(task, short=short, person=person)
-        except QueueFull:
-            folder.end(task.key)
-            raise
 
     def reads_upload(self, name: str) -> bool:
         """Return whether a run, or a check that has not ended, reads the upload in the folder of this name."""
         waiting = (task for task in self.runner.unfinished() if isinstance(task, CheckTask))
         return self.store.reads_upload(name) or any(task.reads(name) for task in waiting)
-
-    def recommendation_seconds(self, result: RunResult) -> float:
-        """Return the predicted seconds of the recommendation for a finished run, beside what else runs now."""
-        steps = self.speeds.task_steps(result, with_schedule=True, load=MACHINE_LOAD.slowdown())
-        return sum(step.seconds for step in steps)
 
     def remove_deleted_later(self) -> None:
         """Schedule the removal of a deleted run's files for when the deletion can no longer be undone."""
@@ -273,17 +242,16 @@ class Backend:
         )
         self._live[task.job_id] = live
         try:
-            with during_run(record.run_id):
-                word = "Run" if isinstance(task, Measurement) else type(task).__name__
-                _log.info("%s of %s begins", word, record.spec.model.title)
-                control.plan(self._first_plan(record, task, context.folder, load))
-                self._carry_out(task, context, device=record.spec.sensitivity.device)
-                if isinstance(task, Measurement):
-                    result = context.folder.load_result()
-                    self.store.update(record.run_id, headline=headline(result))
-                    self._follow(record, result, context)
-                    if not result.passes.workers:  # else it is not representative of this machine
-                        self.speeds.learn(planned, control.seconds_of_steps(), kind=kind_of(record.spec))
+            word = "Run" if isinstance(task, Measurement) else type(task).__name__
+            _log.info("%s of %s begins", word, record.spec.model.title)
+            control.plan(self._first_plan(record, task, context.folder, load))
+            self._carry_out(task, context, device=record.spec.sensitivity.device)
+            if isinstance(task, Measurement):
+                result = context.folder.load_result()
+                self.store.update(record.run_id, headline=headline(result))
+                self._follow(record, result, context)
+                if not result.passes.workers:  # else it is not representative of this machine
+                    self.speeds.learn(planned, control.seconds_of_steps(), kind=kind_of(record.spec))
         finally:
             del self._live[task.job_id]
             remove_temporaries(context.folder.path, beside_others=True)  # of a process that was killed

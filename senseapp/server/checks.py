@@ -145,13 +145,9 @@ def _begun_seconds(folder: Path) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRecord:
-    """One check as its owner finds it again.
+    """One check as its owner finds it again: both files by name, Unix time, and the report or why there is none.
 
-    Attributes:
-        title: both files by name.
-        created_seconds: Unix time.
-        report: None before it is finished, and where it failed.
-        error: why there is no report; empty while it runs.
+    While it runs, there is no report, and the error is empty.
     """
 
     check_id: str
@@ -171,10 +167,7 @@ class Checks(Access):
     def start(self, spec: CheckSpec) -> str:
         """Queue a check and return its id; files are opened by a worker process, never here.
 
-        Raises:
-            InvalidInput: a file is outside the folders that this user may read.
-            QueueFull: too many jobs wait.
-            RateLimited: this user starts too many in a minute.
+        Raises InvalidInput where a file is outside the folders that this user may read, QueueFull, and RateLimited.
         """
         self.require_owner("a check")
         self._backend.rate_limiter.count(self._owner, "jobs on runs")

@@ -19,7 +19,7 @@ from senseapp.records.promise import Promise, kept, sequence_after
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Schedule
 from senseapp.server.run_tasks import Verification
-from senseapp.server.tasks import FinishedRunTask, TaskContext, key_of, open_evaluator
+from senseapp.server.tasks import EvaluatorTask, TaskContext, key_of
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ MOST_CHANGED = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeliverTask(FinishedRunTask[Delivery]):
+class DeliverTask(EvaluatorTask[Delivery]):
     """Files of one schedule, made from its proven weights; or, without one, of the original weights.
 
     Attributes:
@@ -58,11 +58,6 @@ class DeliverTask(FinishedRunTask[Delivery]):
     settings: DeploySettings
     other: CompressionConfig | None = None
 
-    @property
-    def is_short(self) -> bool:
-        """Whether no weights are adapted, which takes minutes."""
-        return self.adapting == "off"
-
     def proof(self, adapting: Adapting) -> Verification:
         """Return the task that proves the schedule with this adaptation."""
         assert self.schedule is not None
@@ -74,14 +69,11 @@ class DeliverTask(FinishedRunTask[Delivery]):
             other=self.other,
         )
 
-    def find_out(self, context: TaskContext) -> Delivery:
-        """Prove the schedule, write the files, measure them."""
-        return self.make(open_evaluator(context, self.other), context)
-
     def make(self, evaluator: ScheduleEvaluator, context: TaskContext, *, others: bool = True) -> Delivery:
-        """Do the same with an open evaluator; with ``others`` come further files of the same search to choose from.
+        """Prove the schedule, write the files, and measure them.
 
-        Not under a promise, where each would be a further test.
+        With ``others`` come further files of the same search to choose from, but not under a promise, where each would
+        be a further test.
         """
         from senseapp.prove.deliver import runtime_candidates  # torch loads here
         from senseapp.prove.deploy import original_source
@@ -164,7 +156,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecommendationTask(FinishedRunTask[Recommendation]):
+class RecommendationTask(EvaluatorTask[Recommendation]):
     """The recommendation for a run; its proof is kept like any other.
 
     ``allowed_drop`` is in the unit of the model's main metric; None: the loss that this metric tolerates. A ``promise``
@@ -182,12 +174,12 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
             return None
         return Verification(run_id=self.run_id, schedule=found.schedule, adapting=found.validation.adapting)
 
-    def find_out(self, context: TaskContext) -> Recommendation:
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> Recommendation:
         """Search on the images of the run; the file of the original weights in int8 comes first."""
-        return self.search(open_evaluator(context), context)[0]
+        return self.search(evaluator, context)[0]
 
     def search(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[Recommendation, Recommended]:
-        """Do the same with an open evaluator; return the finished record, and what was found with its model."""
+        """Return the finished record, and what was found with its model."""
         from senseapp.prove.recommend import recommend
 
         if makes_files(evaluator.result.spec.goal):

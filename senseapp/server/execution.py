@@ -63,11 +63,9 @@ class Measurement(RunTask):
     def carry_out(self, context: TaskContext) -> RunResult:
         """Measure what the folder does not hold yet, store each measurement as it comes, and store the result.
 
-        If the folder holds the finished run, its result is returned without loading the model.
-
-        Raises:
-            RunMismatch: the folder holds a run with other settings, or another process is measuring into it.
-            SenseError: the model, the images or the disk cannot be used; all measurements so far are kept.
+        If the folder holds the finished run, its result is returned without loading the model. Raises RunMismatch where
+        the folder holds a run with other settings, or another process is measuring into it, and SenseError where the
+        model, the images or the disk cannot be used; all measurements so far are kept.
         """
         folder = context.folder
         with folder.exclusive():

@@ -8,16 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from senseapp.core.errors import NotFound
+from senseapp.core.errors import NotFound, QueueFull
 from senseapp.core.files import storage_errors
 from senseapp.descriptions import sources
 from senseapp.records.answers import ChangedAnswers, FileAnswers, PictureAnswers
 from senseapp.records.candidate import Candidate, Delivery, file_name
+from senseapp.records.deployment import MODEL_FILES
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.access import Uploads, check_run_room
+from senseapp.server.backend import SHORT_SECONDS
+from senseapp.server.delivery_tasks import RecommendationTask
+from senseapp.server.machine import MACHINE_LOAD
 from senseapp.server.model_cards import same_model
 from senseapp.server.outputs import GraphFiles, read_graph, write_graph, zipped_formats
 from senseapp.server.process.requester import BYTES_PER_SECOND, WorkerRequest, network_request, num_bytes
@@ -38,17 +42,25 @@ class Work(Uploads):
     """
 
     def start(self, task: TaskT) -> str:
-        """Queue a task and return the id of its job; finished work is not repeated.
+        """Queue a task and return the id of its job; finished work is not repeated, and a known job keeps its place.
 
-        Raises:
-            QueueFull: too many jobs wait.
-            QuotaExceeded: there is no room for the files that it leaves.
-            RateLimited: this user has made too many requests in a minute.
+        Raises QueueFull, QuotaExceeded where it leaves files and there is no room, and RateLimited.
         """
         self._store.owned(task.run_id, self._owner)
         if task.keeps_model:
             check_run_room(self._backend.disk_use(self._owner))
-        self._backend.carry_out(task, self._requester.turn_of(self._owner))
+        known = self._backend.runner.snapshot(task.job_id)
+        if known is None or known.state.finished:
+            self._backend.rate_limiter.count(self._owner, "jobs on runs")
+        folder, short = self._store.folder(task.run_id), task.is_short
+        folder.begin(task.key)
+        try:
+            if isinstance(task, RecommendationTask):
+                short = self.recommendation_seconds(folder.load_result()) <= SHORT_SECONDS
+            self._backend.runner.submit(task, short=short, person=self._requester.turn_of(self._owner))
+        except QueueFull:
+            folder.end(task.key)
+            raise
         return task.job_id
 
     def progress(self, task: TaskT) -> JobSnapshot | None:
@@ -81,11 +93,15 @@ class Work(Uploads):
 
     def changed(self, proof: Verification) -> ChangedAnswers | None:
         """Return the answers that a proven model changes; None if unknown."""
-        return proof.changed(self._folder(proof.run_id))
+        return self._folder(proof.run_id).load(ChangedAnswers, proof.key)
 
     def compressed_model(self, proof: Verification) -> tuple[Path, ...]:
-        """Return the files of the compressed model: its state dict, and, if channels were removed, the network."""
-        return proof.files(self._folder(proof.run_id))
+        """Return the files of the compressed model, the state dict first; raises NotFound before it is proven."""
+        folder = self._folder(proof.run_id)
+        weights = folder.compressed_model(proof.key)
+        if proof.outcome(folder) is None or not weights.is_file():
+            raise NotFound("This schedule is not proven yet, so there is no compressed model. Check it first.")
+        return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())
 
     def candidates(self, run_id: str) -> tuple[Candidate, ...]:
         """Return every file made from a run, with its figures."""
@@ -107,11 +123,9 @@ class Work(Uploads):
         return self._folder(run_id).answers(candidate)
 
     def pictures(self, run_id: str, names: Sequence[str]) -> dict[str, bytes]:
-        """Return pictures of a run as its network gets them, as PNG, by name; none for noise. Takes seconds.
+        """Return pictures of a run of this user as its network gets them, as PNG, by name; none for noise.
 
-        Raises:
-            NotFound: this user does not own the run.
-            InvalidInput: its model or its images cannot be read any more.
+        Takes seconds; raises InvalidInput where its model or its images cannot be read any more.
         """
         spec = self._store.folder(self._store.owned(run_id, self._owner).run_id).load_result().spec
         roots = self._backend.readable_folders(self._owner)
@@ -125,11 +139,8 @@ class Work(Uploads):
     def try_picture(self, run_id: str, picture: Path) -> PictureAnswers:
         """Return the predictions of a run's original network and files for an uploaded picture; takes seconds.
 
-        The picture is removed from the disk in any case.
-
-        Raises:
-            NotFound: none of these files is on this server.
-            InvalidInput: the file is no picture, or the model of the run cannot be loaded any more.
+        The picture is removed from the disk in any case. Raises NotFound where none of these files is on this server,
+        and InvalidInput where the file is no picture, or the model of the run cannot be loaded any more.
         """
         try:
             folder, result = self._runnable(run_id)
@@ -185,8 +196,9 @@ class Work(Uploads):
         )
 
     def recommendation_seconds(self, result: RunResult) -> float:
-        """Return the predicted seconds of the recommendation for a run with this result."""
-        return self._backend.recommendation_seconds(result)
+        """Return the predicted seconds of the recommendation for a run with this result, beside what else runs now."""
+        steps = self._backend.speeds.task_steps(result, with_schedule=True, load=MACHINE_LOAD.slowdown())
+        return sum(step.seconds for step in steps)
 
     def solved(
         self,
@@ -218,13 +230,9 @@ class Work(Uploads):
     def graph(self, run_id: str) -> GraphFiles:
         """Return the network of the run as a graph for Model Explorer; the first export may take seconds."""
         folder, result = self._runnable(run_id)
-        if (found := read_graph(folder)) is not None:
-            return found
         model = result.spec.model
-        self._answer(network_request(partial(write_graph, folder.path, model), model, passes=2))
-        found = read_graph(folder)
-        assert found is not None  # it was just written
-        return found
+        request = network_request(partial(write_graph, folder.path, model), model, passes=2)
+        return read_graph(folder) or self._answer(request)
 
     def target_zip(self, run_id: str, schedule: Schedule, *, run: str = "") -> bytes:
         """Return :func:`~senseapp.server.outputs.zipped_formats` of ``schedule``, for commands about ``run``."""

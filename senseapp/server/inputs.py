@@ -33,7 +33,7 @@ from senseapp.server.model_cards import (
 from senseapp.server.process.requester import COPIES, WorkerRequest, file_request, network_request
 from senseapp.server.run_requests import preview_images, read_schedule_file, read_times, survey
 from senseapp.server.settings import check_paths
-from senseapp.server.time_estimate import num_available, num_images
+from senseapp.server.time_estimate import num_available, num_images, source_of
 from senseapp.store.device_times.base import ReportSummary
 from senseapp.store.layer_times import summarised
 from senseapp.tasks import task_named
@@ -113,21 +113,14 @@ class Inputs(Uploads):
         request = file_request(call, data.path, subject=Path(data.path).name or data.name)
         found = self._answer(replace(request, seconds=_DOWNLOAD_SECONDS) if data.name else request)
         counts = self._backend.image_counts
-        counts[replace(data, class_map=())] = found.num_images
+        counts[source_of(data)] = found.num_images
         while len(counts) > 512:
             counts.pop(next(iter(counts)))
         return found
 
     def preview(self, spec: RunSpec) -> PreviewReport:
         """Return some images of ``spec`` as its model gets them, with the model's figures on them; takes seconds."""
-        roots = self._checked(spec)
-        count: int | None
-        if spec.data.path or spec.data.name:
-            found = self.survey_images(spec.data, spec.model)
-            kept = dict(spec.data.class_map) or dict(found.label_counts)
-            count = sum(each for name, each in found.label_counts if name in kept) or found.num_images
-        else:
-            count = num_images(replace(spec, sensitivity=replace(spec.sensitivity, num_samples=None)))
+        roots, count = self._checked(spec), num_available(spec.data, self._backend.image_counts)
         call = partial(preview_images, spec, num_images=count, data_roots=roots)
         request = network_request(call, spec.model)
         return self._answer(replace(request, seconds=600.0))  # with a search for the preprocessing

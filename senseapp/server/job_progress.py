@@ -42,15 +42,12 @@ class JobControl:
     left slows it down; it never moves back, never stands still, and is at 1 only at the end of the job. The seconds
     left follow from the plan and from the pace of the steps so far, by which load and wrong predictions are corrected.
 
-    Args:
-        lock: held while anything here is changed; readers hold it too.
-        clock: monotonic seconds.
+    ``lock`` is held while anything here is changed; readers hold it too. ``clock`` returns monotonic seconds.
 
     Attributes:
         stop: set when the work should end.
         done, total: finished and planned measurements; total 0 means not yet known.
-        started: None before it runs.
-        ended: None while it runs.
+        started, ended: None before, and while, it runs.
         fraction: of the bar.
         doing, detail: what happens now, in everyday words, and exactly.
         share: part of the current step that is done.

@@ -36,7 +36,7 @@ class JsonLines(logging.Formatter):
         own = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
         found = {secret for secret in (*secrets, *own) if len(secret) >= 6}  # shorter ones would redact ordinary words
         longest_first = sorted(found, key=len, reverse=True)
-        self._secret = re.compile("|".join(map(re.escape, longest_first))) if found else None
+        self._secret = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")  # without any, it matches nothing
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
@@ -45,13 +45,10 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "run": getattr(record, "run", ""),
-            "message": self._without_secrets(record.getMessage()),
-            "trace": self._without_secrets(self.formatException(record.exc_info)) if record.exc_info else "",
+            "message": self._secret.sub("[secret]", record.getMessage()),
+            "trace": self._secret.sub("[secret]", self.formatException(record.exc_info)) if record.exc_info else "",
         }
         return json.dumps({name: value for name, value in told.items() if value}, ensure_ascii=False)
-
-    def _without_secrets(self, text: str) -> str:
-        return self._secret.sub("[secret]", text) if self._secret is not None else text
 
 
 def log_to(home: Path, secrets: Iterable[str] = ()) -> None:
@@ -104,7 +101,7 @@ def during_run(run_id: str) -> Iterator[None]:
 class RunLogs(logging.Handler):
     """Writes senseapp's log records about a run into the run's folder; :meth:`close` ends it.
 
-    A record is about a run if it names it (``extra={"run": run_id}``) or was logged :func:`during_run`.
+    A record is about a run if it was logged :func:`during_run`.
     """
 
     def __init__(self, store: RunStore) -> None:
@@ -117,9 +114,8 @@ class RunLogs(logging.Handler):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Accept records about a run, and set the run's id on them."""
-        run_id = record.__dict__.get("run") or _current.get()
-        record.__dict__["run"] = run_id  # for later handlers
-        return bool(run_id)
+        record.__dict__["run"] = _current.get()  # for later handlers
+        return bool(_current.get())
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a record to the log of its run; a failed write must not fail the run."""
@@ -170,20 +166,17 @@ class SystemReport:
     problems: tuple[str, ...] = ()
 
 
-def disk_problems(home: Path) -> tuple[str, ...]:
-    """Return problems of the disk of ``home``, in sentences: no space, or not writable."""
-    folder, problems = existing_folder(home), []
+def disk_problems(home: Path) -> Iterator[str]:
+    """Yield problems of the disk of ``home``, in sentences: no space, or not writable."""
+    folder = existing_folder(home)
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < 100_000_000:
-        problems.append(
+        yield (
             f"The disk has {free_bytes // 1_000_000} MB left: what runs and uploads write will fail. Free some space, "
             "or delete runs that nobody needs."
         )
     if not os.access(folder, os.W_OK):
-        problems.append(
-            f"The folder {folder.name} can only be read: runs and uploads will fail. Make it writable again."
-        )
-    return tuple(problems)
+        yield f"The folder {folder.name} can only be read: runs and uploads will fail. Make it writable again."
 
 
 def existing_folder(home: Path) -> Path:

@@ -3,15 +3,14 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from senseapp.core.errors import InfeasibleBudget, InvalidInput, InvalidSchedule, StorageFailed
 from senseapp.core.files import replace_file, storage_errors, write_file
 from senseapp.core.texts import csv_text
 from senseapp.descriptions import DENSE_BITS
-from senseapp.metrics import MetricChange
-from senseapp.records.measurement import LayerMeasurement, RunResult, Status
-from senseapp.records.profile import LayerProfile
+from senseapp.records.measurement import RunResult, Status
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import ModelSpec
 from senseapp.store.run_folder import RunFolder
@@ -30,27 +29,20 @@ def sensitivity_rows(result: RunResult) -> Iterator[dict[str, str | int | float]
     """
     profiles = {layer.name: layer for layer in result.profile.layers}
     for item in result.shown:
-        for member in item.members or (item.layer,):
-            for change in item.changes or (None,):
-                yield _row(result, item, profiles[member], change)
-
-
-def _row(
-    result: RunResult, item: LayerMeasurement, layer: LayerProfile, change: MetricChange | None
-) -> dict[str, str | int | float]:
-    is_estimate = item.estimated and item.status is Status.MEASURED
-    return {
-        "layer": layer.name,
-        "layer_type": layer.layer_type,
-        "params": layer.num_params,
-        "macs": layer.macs,
-        "compression": result.compression.kind,
-        "level": f"{result.compression.scale.shown(item.level):.10g}",
-        "metric": change.metric if change else result.metric,
-        **{name: getattr(change, name) if change else "" for name in _FIGURES},
-        "status": "estimated" if is_estimate else item.status.value,
-        "group": item.group,
-    }
+        is_estimate = item.estimated and item.status is Status.MEASURED
+        for layer, change in product(item.members or (item.layer,), item.changes or (None,)):
+            yield {
+                "layer": layer,
+                "layer_type": profiles[layer].layer_type,
+                "params": profiles[layer].num_params,
+                "macs": profiles[layer].macs,
+                "compression": result.compression.kind,
+                "level": f"{result.compression.scale.shown(item.level):.10g}",
+                "metric": change.metric if change else result.metric,
+                **{name: getattr(change, name) if change else "" for name in _FIGURES},
+                "status": "estimated" if is_estimate else item.status.value,
+                "group": item.group,
+            }
 
 
 def sensitivity_csv(result: RunResult) -> str:
@@ -121,8 +113,7 @@ class GraphFiles:
 def read_graph(folder: RunFolder) -> GraphFiles | None:
     """Return the graph in the folder of a run; None where it was not written yet.
 
-    Raises:
-        StorageFailed: the files cannot be read.
+    Raises StorageFailed where the files cannot be read.
     """
     names = folder.path / _GRAPH_NODES
     if not names.is_file():
@@ -131,19 +122,16 @@ def read_graph(folder: RunFolder) -> GraphFiles | None:
         return GraphFiles(path=folder.path / _GRAPH, nodes=json.loads(names.read_bytes()))
 
 
-def write_graph(folder: Path, model: ModelSpec) -> int:
-    """Write the graph of ``model`` into the folder of a run, and return how many nodes of layers it has.
+def write_graph(folder: Path, model: ModelSpec) -> GraphFiles:
+    """Write the graph of ``model`` into the folder of a run.
 
-    It loads the model, so it runs in a worker process.
-
-    Raises:
-        InvalidInput: the model cannot be loaded any more, or torch.export cannot trace it.
-        StorageFailed: the files cannot be written.
+    It loads the model, so it runs in a worker process. Raises InvalidInput where the model cannot be loaded any more,
+    or torch.export cannot trace it, and StorageFailed where the files cannot be written.
     """
     nodes, graph = _exported(model)
     replace_file(folder / _GRAPH, graph)
     replace_file(folder / _GRAPH_NODES, json.dumps(nodes, allow_nan=False))
-    return sum(map(len, nodes.values()))
+    return GraphFiles(path=folder / _GRAPH, nodes=nodes)
 
 
 def _exported(model: ModelSpec) -> tuple[Mapping[str, list[str]], bytes]:

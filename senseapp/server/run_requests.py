@@ -6,7 +6,7 @@ exhausts the memory, ends only that process, and its user gets one sentence.
 
 from __future__ import annotations
 
-import tempfile
+import io
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from senseapp.core.errors import InvalidFile, InvalidSpec
+from senseapp.core.errors import InvalidFile
 from senseapp.core.process import PROCESS_CACHE, without_collection
 from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import METRICS
@@ -138,10 +138,8 @@ def sample_zip() -> bytes:
     load_engine()  # a page calls this in the server's own process
     from senseapp.data.load import write_demo_zip  # torch loads on first use, not when the app starts
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sample.zip"
-        write_demo_zip(path)
-        return path.read_bytes()
+    write_demo_zip(file := io.BytesIO())
+    return file.getvalue()
 
 
 def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[Path, ...] = ()) -> PreviewReport:
@@ -220,10 +218,7 @@ def _question(
     asked = []
     for trial in choice.trials[:4]:
         read = _read_as(trial.spec.model, choice.spec.model, model, task)
-        try:
-            images = load(read, trial.spec.data, num_samples=_SHOWN)
-        except InvalidSpec:  # there are fewer
-            images = load(read, trial.spec.data)
+        images = load(read, trial.spec.data, num_samples=_SHOWN)
         asked.append((trial, _seen(trial.spec.data, task, read, images)))
     return replace(_understood(choice.spec, task, model, images), choice=choice, asked=tuple(asked))
 

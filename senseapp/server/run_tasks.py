@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from senseapp.core.errors import InvalidSpec, NotFound
+from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import BudgetKind, CompressionConfig
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Delivery
-from senseapp.records.deployment import MODEL_FILES, LayerTimes
+from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import Diagnosis, Int8Timing, QuantizationHistogram
 from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
 from senseapp.records.spec import HistogramSpec
-from senseapp.server.tasks import FinishedRunTask, TaskContext, open_evaluator
-from senseapp.store.run_folder import RunFolder
+from senseapp.server.tasks import EvaluatorTask, FinishedRunTask, TaskContext
 
 if TYPE_CHECKING:
     from senseapp.prove.evaluator import ScheduleEvaluator
@@ -38,7 +36,7 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerAnswers(FinishedRunTask[ChangedAnswers]):
+class LayerAnswers(EvaluatorTask[ChangedAnswers]):
     """The images of the run whose answers change with one layer, or coupled group, compressed alone.
 
     ``level`` is a fraction, or bits.
@@ -47,12 +45,11 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
     layer: str
     level: float
 
-    def find_out(self, context: TaskContext) -> ChangedAnswers:
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> ChangedAnswers:
         """Compress the layer and compare answers; raises InvalidSpec for a task whose outputs are no answers."""
         from senseapp.prove.answers import changed_answers
         from senseapp.solve.problem import manual_schedule  # torch loads here
 
-        evaluator = open_evaluator(context)
         result = evaluator.result
         context.observer.phase(f"Comparing the answers with {self.layer} compressed")
         applied = evaluator.apply(manual_schedule(result, {self.layer: self.level}))
@@ -67,49 +64,44 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiagnosisTask(FinishedRunTask[Diagnosis]):
+class DiagnosisTask(EvaluatorTask[Diagnosis]):
     """Reasons why a layer, or coupled group, is fragile at a ``level`` (a fraction, or bits), and remedies."""
 
     layer: str
     level: float
 
-    def find_out(self, context: TaskContext) -> Diagnosis:
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> Diagnosis:
         """Diagnose the layer, and measure remedies."""
         from senseapp.prove.diagnosis import diagnose  # torch loads here
 
-        return diagnose(open_evaluator(context), self.layer, self.level)
+        return diagnose(evaluator, self.layer, self.level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimingTask(FinishedRunTask[LayerTimes]):
+class TimingTask(EvaluatorTask[LayerTimes]):
     """Times of the layers of a run's network on this machine at the levels of its compression."""
 
     threads: int = 1
     batch: int = 1
     runtime: str = field(default_factory=usual_runtime)
 
-    def find_out(self, context: TaskContext) -> LayerTimes:
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> LayerTimes:
         """Write the network and time its layers."""
         from senseapp.prove.timed import open_timed  # torch loads here
 
-        evaluator = open_evaluator(context)
         return open_timed(evaluator, evaluator.runtime(self.runtime), threads=self.threads, batch=self.batch).times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Int8Trial(FinishedRunTask[Int8Timing]):
+class Int8Trial(EvaluatorTask[Int8Timing]):
     """Time of a run's network all in int8 on this machine, beside float, before a file is searched for."""
 
     threads: int = 1
     batch: int = 1
     runtime: str = field(default_factory=usual_runtime)
 
-    def find_out(self, context: TaskContext) -> Int8Timing:
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> Int8Timing:
         """Write the network in float and in int8, and run both in turns."""
-        return self.tried(open_evaluator(context))
-
-    def tried(self, evaluator: ScheduleEvaluator) -> Int8Timing:
-        """Do the same with an open evaluator."""
         from senseapp.prove.file_times import time_int8  # torch loads here
 
         runtime = evaluator.runtime(self.runtime)
@@ -119,7 +111,7 @@ class Int8Trial(FinishedRunTask[Int8Timing]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification(FinishedRunTask[ValidationResult]):
+class Verification(EvaluatorTask[ValidationResult]):
     """Proof of a schedule on held-out images, beside a uniform one of equal cost.
 
     Attributes:
@@ -135,21 +127,12 @@ class Verification(FinishedRunTask[ValidationResult]):
     adapting: Adapting = "off"
     other: CompressionConfig | None = None
 
-    @property
-    def is_short(self) -> bool:
-        """Whether no weights are adapted, which takes minutes."""
-        return self.adapting == "off"
-
-    def find_out(self, context: TaskContext) -> ValidationResult:
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> ValidationResult:
         """Prove the schedule, and keep the compressed model."""
-        return self.prove(open_evaluator(context, self.other), context)[0]
-
-    def prove(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[ValidationResult, Proof]:
-        """Prove the schedule on an open evaluator; write the compressed model, and return the result with its proof."""
         from senseapp.prove.prove import prove  # torch loads here
 
         proven = prove(evaluator, self.schedule, repair=self.repair, adapting=self.adapting)
-        return self.written(evaluator, proven, context), proven
+        return self.written(evaluator, proven, context)
 
     def written(self, evaluator: ScheduleEvaluator, proven: Proof, context: TaskContext) -> ValidationResult:
         """Write the compressed model and its candidates into the folder; return the proof with the sizes of files."""
@@ -169,26 +152,12 @@ class Verification(FinishedRunTask[ValidationResult]):
             context.folder.save_answers(delivery.candidates[0].file, answers)
         return validation
 
-    def changed(self, folder: RunFolder) -> ChangedAnswers | None:
-        """Return which answers the proven model changes; None where that is unknown."""
-        return folder.load(ChangedAnswers, self.key)
-
-    def files(self, folder: RunFolder) -> tuple[Path, ...]:
-        """Return the files of the compressed model, the plain state dict first; raises NotFound before it is proven."""
-        weights = folder.compressed_model(self.key)
-        if self.outcome(folder) is None or not weights.is_file():
-            raise NotFound("This schedule is not proven yet, so there is no compressed model. Check it first.")
-        return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropLimit:
-    """Tolerated loss, and the budget that is tightened up to it.
+    """Tolerated loss, in the unit of ``metric``, and the ``kind`` of budget that is tightened up to it.
 
-    Attributes:
-        kind: the budget that is tightened.
-        allowed_drop: in the unit of ``metric``: a fraction for accuracies, nats for loss and KL.
-        repair: whether schedules are repaired without training, if they measure better so.
+    With ``repair``, schedules are repaired without training, if they measure better so.
     """
 
     kind: BudgetKind
@@ -199,7 +168,7 @@ class DropLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrongestSearch(FinishedRunTask[StrongestFound]):
+class StrongestSearch(EvaluatorTask[StrongestFound]):
     """Search for the strongest schedule within a tolerated loss."""
 
     drop: DropLimit
@@ -209,12 +178,12 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
         """False: it measures up to seven whole schedules."""
         return False
 
-    def find_out(self, context: TaskContext) -> StrongestFound:
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> StrongestFound:
         """Search; raises InfeasibleBudget if even the gentlest schedule loses more."""
         from senseapp.prove.recommend import strongest_schedule  # torch loads here
 
         return strongest_schedule(
-            open_evaluator(context),
+            evaluator,
             self.drop.kind,
             self.drop.allowed_drop,
             metric=self.drop.metric,

@@ -10,7 +10,7 @@ from typing import BinaryIO, Self
 
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import NotFound, QueueFull, StorageFailed
-from senseapp.core.files import MB, storage_errors
+from senseapp.core.files import MB, bytes_in, storage_errors
 from senseapp.core.files import home as default_home
 from senseapp.descriptions.targets import TARGETS
 from senseapp.records.answers import ChangedAnswers
@@ -31,7 +31,7 @@ from senseapp.server.run_requests import unpack_run_file
 from senseapp.server.settings import LOCAL_OWNER, ServerSettings, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names, read_distiller_csv
 from senseapp.store.run_file import write_run_file
-from senseapp.store.run_folder import RunFolder, bytes_in
+from senseapp.store.run_folder import RunFolder
 
 _IMPORTED = "Imported from a run file; what is in it was measured elsewhere."
 
@@ -118,9 +118,8 @@ class Service(Access):
     def import_run(self, path: Path) -> str:
         """Create a finished run from a file of :meth:`pack`, and return its id; the file is not trusted.
 
-        Raises:
-            InvalidFile: it is no such file, damaged, too large, or has unexpected content.
-            QuotaExceeded: there is no room for it.
+        Raises InvalidFile where it is no such file, damaged, too large, or has unexpected content, and QuotaExceeded
+        where there is no room for it.
         """
         self.require_owner()
         use = self.disk_use()
@@ -148,12 +147,8 @@ class Service(Access):
     def start(self, spec: RunSpec, *, title: str = "") -> str:
         """Queue a run and return its id; the model is loaded by the worker, never here.
 
-        Raises:
-            InvalidInput: a file is outside the allowed folders, the title is too long, or the runtime of its files is
-                not installed.
-            QueueFull: too many runs wait.
-            QuotaExceeded: this user's runs or all users' take too much disk space.
-            RateLimited: this user starts too many in a minute.
+        Raises InvalidInput where a file is outside the allowed folders, the title is too long, or the runtime of its
+        files is not installed, QueueFull, QuotaExceeded, and RateLimited.
         """
         self._backend.rate_limiter.count(self.owner, "runs")
         self.require_owner()
@@ -177,10 +172,8 @@ class Service(Access):
         """Create a finished run from another tool's sensitivity table (Distiller's columns), and return its id.
 
         ``model`` is the measured model, for the sizes of its layers; its card may take seconds. Parameters in the table
-        that the model lacks are left out; the run's origin says so, and how the table was read.
-
-        Raises:
-            InvalidInput: the file is not such a table, or ``model`` has none of its parameters or cannot be built.
+        that the model lacks are left out; the run's origin says so, and how the table was read. Raises InvalidInput
+        where the file is not such a table, or ``model`` has none of its parameters or cannot be built.
         """
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
@@ -264,12 +257,12 @@ class Service(Access):
 
     def system(self) -> SystemReport:
         """Return the current state of the server, for every visitor of the app; problems are part of it."""
-        backend, problems, runs_bytes = self._backend, disk_problems(self._backend.home), None
+        backend, problems, runs_bytes = self._backend, [*disk_problems(self._backend.home)], None
         running, waiting = backend.runner.load()
         try:
             runs_bytes = self._store.bytes_used()
         except StorageFailed as error:
-            problems = (*problems, str(error))
+            problems.append(str(error))
         return SystemReport(
             home=backend.home,
             settings=backend.settings,
@@ -277,13 +270,13 @@ class Service(Access):
             waiting=waiting,
             job_pids=backend.processes.pids() if backend.processes else (),
             runs_bytes=runs_bytes,
-            problems=problems,
+            problems=tuple(problems),
         )
 
     def disk_problems(self) -> tuple[str, ...]:
         """Return problems with the disk, in sentences; raises StorageFailed if the database cannot be read."""
         self._store.bytes_used()
-        return disk_problems(self._backend.home)
+        return tuple(disk_problems(self._backend.home))
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Load torch and then call ``also``, in the background, once; call it after the first page is shown."""

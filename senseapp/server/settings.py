@@ -41,8 +41,7 @@ class ServerSettings:
         keep_days: days after which an untouched run is deleted; 0 keeps all.
         job_processes: whether runs are measured in their own processes, rather than in threads of this one.
         recommend_seconds: longest predicted time of a recommendation that follows a run by itself; 0: none follows.
-        runs_per_minute, jobs_per_minute, uploads_per_minute: per user; jobs are proofs, histograms and searches. One
-            variable sets all three in the same proportion.
+        runs_per_minute: per user, who may ask for twice as many jobs on runs, and ten times as many uploads.
     """
 
     workers: int = 1
@@ -56,13 +55,11 @@ class ServerSettings:
     job_processes: bool = False
     recommend_seconds: int = 0
     runs_per_minute: int = 30
-    jobs_per_minute: int = 60
-    uploads_per_minute: int = 300
 
     @classmethod
     def configured(cls) -> Self:
         """Return the settings of this process's environment."""
-        usual, runs = cls(), whole_number("SENSEAPP_RUNS_PER_MINUTE", cls().runs_per_minute)
+        usual = cls()
         return cls(
             workers=whole_number("SENSEAPP_WORKERS", usual.workers),
             person_mb=whole_number("SENSEAPP_PER_PERSON_MB", usual.person_mb, unit="megabytes"),
@@ -74,9 +71,7 @@ class ServerSettings:
             recommend_seconds=whole_number(
                 "SENSEAPP_RECOMMEND_SECONDS", usual.recommend_seconds, unit="seconds", least=0
             ),
-            runs_per_minute=runs,
-            jobs_per_minute=runs * usual.jobs_per_minute // usual.runs_per_minute,
-            uploads_per_minute=runs * usual.uploads_per_minute // usual.runs_per_minute,
+            runs_per_minute=whole_number("SENSEAPP_RUNS_PER_MINUTE", usual.runs_per_minute),
         )
 
 
@@ -84,20 +79,21 @@ LAST_PORT = 2**16 - 1  # TCP has 16 bits for it
 Action = Literal["runs", "jobs on runs", "uploads"]
 
 _WINDOW_SECONDS = 60.0  # limits are per minute
+_PER_RUN: dict[Action, int] = {"runs": 1, "jobs on runs": 2, "uploads": 10}  # jobs: proofs, histograms, searches
 
 
 class RateLimiter:
     """Counts each user's requests in the last minute; safe to use from any thread."""
 
-    def __init__(self, per_minute: dict[Action, int], clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_minute = per_minute
+    def __init__(self, runs_per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._runs_per_minute = runs_per_minute
         self._clock = clock
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, Action], deque[float]] = {}
 
     def count(self, owner: str, action: Action) -> None:
         """Count one more ``action`` of ``owner``; raises RateLimited after too many in the last minute."""
-        now, most = self._clock(), self._per_minute[action]
+        now, most = self._clock(), self._runs_per_minute * _PER_RUN[action]
         with self._lock:
             times = self._asked.setdefault((owner, action), deque(maxlen=most))
             if len(times) == most and (wait := times[0] + _WINDOW_SECONDS - now) > 0:
@@ -126,8 +122,7 @@ def owner_name(owner: str) -> str:
 def check_paths(spec: RunSpec, allowed: tuple[Path, ...]) -> None:
     """Require that every file the run reads exists and is, with links followed, in an allowed folder.
 
-    Raises:
-        InvalidCheckpoint, InvalidDataset: a file is missing or elsewhere.
+    Raises InvalidCheckpoint or InvalidDataset where a file is missing or elsewhere.
     """
     _check(spec.model.checkpoint, allowed, what="checkpoint", error=InvalidCheckpoint)
     for file in files_at(Path(spec.model.checkpoint)) if spec.model.checkpoint else ():  # of a folder, links too

@@ -129,8 +129,8 @@ class FinishedRunTask(RunTask, Generic[OutcomeT_co]):
 
     @property
     def is_short(self) -> bool:
-        """Whether it takes less than about a minute on usual networks, and goes to the lane of short jobs."""
-        return True
+        """Whether it takes less than about a minute on usual networks, as where no weights are adapted."""
+        return getattr(self, "adapting", "off") == "off"
 
     @property
     def key(self) -> str:
@@ -156,9 +156,8 @@ class FinishedRunTask(RunTask, Generic[OutcomeT_co]):
     def carry_out(self, context: TaskContext) -> OutcomeT_co:
         """Return the outcome, computed now or before.
 
-        Raises:
-            NotFound: the run is not finished.
-            InvalidInput: the model, the images or the request cannot be used.
+        Raises NotFound where the run is not finished, and InvalidInput where the model, the images or the request
+        cannot be used.
         """
         known = self.outcome(context.folder)
         if known is not None:
@@ -167,6 +166,19 @@ class FinishedRunTask(RunTask, Generic[OutcomeT_co]):
         found = self.find_out(context)
         context.folder.save(self.key, found)
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatorTask(FinishedRunTask[OutcomeT_co]):
+    """Work on the model and the images of a finished run, and of a second one whose compression is its ``other``."""
+
+    def find_out(self, context: TaskContext) -> OutcomeT_co:
+        """Load the model and the images, do the work and return the outcome."""
+        return self.make(open_evaluator(context, getattr(self, "other", None)), context)
+
+    @abstractmethod
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> OutcomeT_co:
+        """Do the work with an open evaluator."""
 
 
 def key_of(question: str) -> str:

@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -61,7 +61,7 @@ _DEMOS = {"demo": NUM_DIGITS, "photographs": NUM_PHOTOGRAPHS, "shapes": NUM_SHAP
 def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
     """Return how many images a run measures on; None if they must be counted first.
 
-    ``counted`` has the numbers of counted images, by their spec without a class map.
+    ``counted`` has the numbers of counted images, by :func:`source_of` their spec.
     """
     if spec.sensitivity.num_samples is not None:
         return spec.sensitivity.num_samples
@@ -69,11 +69,16 @@ def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED
     return None if count is None else count - num_held_out(count)
 
 
+def source_of(data: DataSpec) -> DataSpec:
+    """Return where images and labels come from, whatever is made of them: by this they are counted."""
+    return DataSpec(kind=data.kind, path=data.path, name=data.name, labels=data.labels)
+
+
 def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
     """Return the number of images in ``data``; None if they must be counted first, and for random inputs."""
     if data.kind in _DEMOS:
         return _DEMOS[data.kind]
-    count = counted.get(replace(data, class_map=()))
+    count = counted.get(source_of(data))
     return IMAGE_SETS[data.name].num_images if count is None and data.name else count
 
 

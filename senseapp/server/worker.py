@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from senseapp.core.errors import QueueFull, SenseError
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.server.job_progress import JobCancelled, JobControl, Unfinished
+from senseapp.server.operations import during_run
 from senseapp.server.tasks import RunTask
 
 _log = logging.getLogger(__name__)
@@ -43,9 +44,8 @@ class JobRunner:
         on_change: receives each change of state (not of progress), in the thread that caused it; may raise.
         max_queue: most jobs that may wait.
         workers: places for any job; 0 for none, where :meth:`run_next` does the work in the caller's thread.
-        short_workers: further places, for short jobs only.
+        short_workers: further places, for short jobs only; if any, jobs may start beside overdue ones of other people.
         may_run_short: whether a job may start beside others now, for example whether there is memory for it.
-        overtakes: whether a job may start beside overdue ones of other people.
         clock: monotonic seconds.
     """
 
@@ -58,14 +58,13 @@ class JobRunner:
         workers: int = 1,
         short_workers: int = 0,
         may_run_short: Callable[[], bool] = lambda: True,
-        overtakes: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work = work
         self._on_change = on_change
         self._max_queue = max_queue
         self._workers, self._short_workers = workers, short_workers
-        self._most_overtaking = _MOST_OVERTAKING if overtakes else 0
+        self._most_overtaking = _MOST_OVERTAKING if short_workers else 0
         self._may_run_short = may_run_short
         self._clock = clock
         self._changed = threading.Condition()
@@ -112,7 +111,7 @@ class JobRunner:
     def load(self) -> tuple[int, int]:
         """Return the numbers of running and of waiting jobs."""
         with self._changed:
-            return sum(job.state is RunState.RUNNING for job in self._jobs.values()), len(self._waiting())
+            return len(self._jobs_in(RunState.RUNNING)), len(self._jobs_in(RunState.QUEUED))
 
     def cancel(self, job_id: str) -> bool:
         """Request that a job ends; a waiting one ends at once. Returns whether there was a job to end."""
@@ -122,7 +121,7 @@ class JobRunner:
                 return False
             job.cancelled = True
             job.control.stop.set()
-            if waiting := job in self._waiting():
+            if waiting := job in self._jobs_in(RunState.QUEUED):
                 job.control.ended = self._clock()
         if waiting:
             self._finish(job, RunState.CANCELLED)
@@ -131,7 +130,7 @@ class JobRunner:
     def run_next(self) -> bool:
         """Carry out the next waiting job in this thread; return False if none waits."""
         with self._changed:
-            if not self._waiting():
+            if not self._jobs_in(RunState.QUEUED):
                 return False
             job = self._begin(self._in_turn()[0])
         self._run(job)
@@ -154,7 +153,7 @@ class JobRunner:
     def _refuse_if_full(self, person: str) -> None:
         if self._closed:
             raise QueueFull("senseapp is shutting down and takes no new runs. Try again once it is back.")
-        waiting, most_own = self._waiting(), max(2, 0.75 * self._max_queue)
+        waiting, most_own = self._jobs_in(RunState.QUEUED), max(2, 0.75 * self._max_queue)
         if len(waiting) >= self._max_queue:
             raise QueueFull(
                 f"At most {self._max_queue} runs may wait, and that many do. Try again when one has finished."
@@ -167,7 +166,7 @@ class JobRunner:
         while True:
             with self._changed:
                 while not self._closed and (job := self._startable()) is None:
-                    self._changed.wait(_LOOK_SECONDS if self._waiting() else None)
+                    self._changed.wait(_LOOK_SECONDS if self._jobs_in(RunState.QUEUED) else None)
                 if self._closed or job is None:
                     return
                 self._begin(job)
@@ -175,7 +174,7 @@ class JobRunner:
 
     def _startable(self) -> _Job | None:
         """Return the next job for which there is a place."""
-        now, waiting, running = self._clock(), self._in_turn(), self._running()
+        now, waiting, running = self._clock(), self._in_turn(), self._jobs_in(RunState.RUNNING)
         if not waiting:
             return None
         has_memory, busy = self._may_run_short(), {job.person for job in running}
@@ -191,21 +190,15 @@ class JobRunner:
 
     def _in_turn(self) -> list[_Job]:
         """Return the waiting jobs in the order in which they are taken: first of who has none, then of who had none."""
-        places = Counter(job.person for job in self._running())
+        places = Counter(job.person for job in self._jobs_in(RunState.RUNNING))
         turns: list[tuple[int, int, _Job]] = []
-        for job in self._waiting():
+        for job in self._jobs_in(RunState.QUEUED):
             turns.append((places[job.person], self._turns[job.person], job))
             places[job.person] += 1
         return [job for *_, job in sorted(turns, key=lambda each: each[:2])]
 
-    def _in_state(self, state: RunState) -> list[_Job]:
+    def _jobs_in(self, state: RunState) -> list[_Job]:
         return [job for job in self._jobs.values() if job.state is state and job.control.ended is None]
-
-    def _waiting(self) -> list[_Job]:
-        return self._in_state(RunState.QUEUED)
-
-    def _running(self) -> list[_Job]:
-        return self._in_state(RunState.RUNNING)
 
     def _begin(self, job: _Job) -> _Job:
         self._turns[job.person] = max(self._turns.values(), default=0) + 1
@@ -218,24 +211,22 @@ class JobRunner:
             begun = self._snapshot(job)
         self._tell(job, begun)
         run_id = job.task.job_id.split(":")[0]
-        about = {"run": run_id}  # of log records
-        try:
-            job.control.check()
-            self._work(job.task, job.control)
-        except JobCancelled:
-            self._finish(job, RunState.INTERRUPTED if self._closed and not job.cancelled else RunState.CANCELLED)
-        except Unfinished as error:
-            _log.warning("run %s: %s", run_id, error, exc_info=True, extra=about)
-            self._finish(job, RunState.DONE, str(error))
-        except SenseError as error:
-            _log.warning("run %s failed: %s", run_id, error, exc_info=True, extra=about)
-            self._finish(job, RunState.FAILED, str(error))
-        except BaseException:  # includes SystemExit of a library
-            _log.exception("run %s failed", run_id, extra=about)
-            sentence = f"Something went wrong inside senseapp (run {run_id[:8]}); the log has the details."
-            self._finish(job, RunState.FAILED, sentence)
-        else:
-            self._finish(job, RunState.DONE)
+        with during_run(run_id):
+            state, error = RunState.DONE, ""
+            try:
+                job.control.check()
+                self._work(job.task, job.control)
+            except JobCancelled:
+                state = RunState.INTERRUPTED if self._closed and not job.cancelled else RunState.CANCELLED
+            except (Unfinished, SenseError) as reason:
+                state = RunState.DONE if isinstance(reason, Unfinished) else RunState.FAILED
+                error = str(reason)
+                _log.warning("run %s, %s: %s", run_id, state, error, exc_info=True)
+            except BaseException:  # includes SystemExit of a library
+                _log.exception("run %s failed", run_id)
+                state = RunState.FAILED
+                error = f"Something went wrong inside senseapp (run {run_id[:8]}); the log has the details."
+            self._finish(job, state, error)
 
     def _finish(self, job: _Job, state: RunState, error: str = "") -> None:
         """Store the state before changing it in memory, so that both agree for a reader."""
@@ -281,5 +272,5 @@ class JobRunner:
             seconds = running.control.remaining(now)
             return math.inf if seconds is None else seconds
 
-        at_work = self._running()
+        at_work = self._jobs_in(RunState.RUNNING)
         return min([one for one in at_work if one.short == job.short] or at_work, key=left, default=None)

@@ -113,8 +113,7 @@ class Database:
     def connection(self) -> Iterator[sqlite3.Connection]:
         """Open a connection, in which each statement is a transaction of its own.
 
-        Raises:
-            StorageFailed: the database is locked, damaged, read-only or its disk is full.
+        Raises StorageFailed where the database is locked, damaged, read-only or its disk is full.
         """
         try:
             opened = sqlite3.connect(self._path, timeout=self._busy_seconds, isolation_level=None)

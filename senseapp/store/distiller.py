@@ -48,8 +48,8 @@ class DistillerRow:
 def read_rows(content: bytes | str) -> tuple[tuple[DistillerRow, ...], tuple[str, ...]]:
     """Read and check every row; return them with notes on how the table was read.
 
-    Raises:
-        InvalidFile: it is empty or too large, lacks a column, or a row is out of range, repeated or without numbers.
+    Raises InvalidFile where it is empty or too large, lacks a column, or a row is out of range, repeated or without
+    numbers.
     """
     try:
         records, notes = read_records(content, COLUMNS, most_bytes=_MOST_BYTES)
@@ -92,8 +92,7 @@ def match_names(
 ) -> tuple[dict[str, list[DistillerRow]], str]:
     """Return the rows of the layers that the model has, and one sentence on the others; empty if there are none.
 
-    Raises:
-        InvalidFile: the model has none of them.
+    Raises InvalidFile where the model has none of them.
     """
     known = [layer.name for layer in profile.layers]
     found = {name: rows for name, rows in by_layer.items() if name in set(known)}
@@ -128,10 +127,7 @@ def write_distiller_csv(result: RunResult) -> str:
 
     Each layer begins with the row of the uncompressed model, at sparsity 0; names carry the ``module.`` that
     Distiller's have. Members of a coupled group have the group's figures; layers and levels without measured top-1,
-    top-5 and loss are left out.
-
-    Raises:
-        InvalidSpec: a run whose levels are bits, or a run without labels.
+    top-5 and loss are left out. Raises InvalidSpec for a run of bits, or without labels.
     """
     if not can_be_distiller_csv(result):
         raise InvalidSpec(
@@ -147,9 +143,8 @@ def write_distiller_csv(result: RunResult) -> str:
 
 
 def _usable(result: RunResult) -> Iterator[LayerMeasurement]:
-    for item in result.shown:
-        if item.status is Status.MEASURED and not item.estimated and all(map(item.change, _METRICS)):
-            yield item
+    measured = (item for item in result.shown if item.status is Status.MEASURED and not item.estimated)
+    return (item for item in measured if all(map(item.change, _METRICS)))
 
 
 def _rows(parameter: str, items: list[LayerMeasurement]) -> Iterator[tuple[str, ...]]:
@@ -186,11 +181,9 @@ def read_distiller_csv(
     Each parameter's row at sparsity 0 is the baseline of its other rows. ``module.conv1.weight`` becomes the layer
     ``conv1``. Intervals are NaN and the number of images is 0: unknown. The unit that was zeroed is a ``weight`` or,
     for Distiller's filter-wise runs, a ``filter``. ``profile`` has the sizes and types of the layers of the model,
-    called ``title``; None leaves them unknown. Parameters that it lacks are left out, and a note says so.
-
-    Raises:
-        InvalidFile: a column is missing, a number is not one or out of range, a row is repeated, a parameter has no
-            row at sparsity 0 or none above, or none is in ``profile``.
+    called ``title``; None leaves them unknown. Parameters that it lacks are left out, and a note says so. Raises
+    InvalidFile where a column is missing, a number is not one or out of range, a row is repeated, a parameter has no
+    row at sparsity 0 or none above, or none is in ``profile``.
     """
     rows, notes_on_table = read_rows(content)
     wrapper = _WRAPPER if all(row.parameter.startswith(_WRAPPER) for row in rows) else ""

@@ -44,9 +44,7 @@ def read_layer_times(content: bytes, profile: ModelProfile, scale: LevelScale, *
     """Return the times in a file called ``name`` of the layers of ``profile``.
 
     ``level``, in the engine's unit, is what the network was at when it was profiled; a CSV says its own, in people's.
-
-    Raises:
-        InvalidFile: it is none of these files, damaged, or of another network; one sentence.
+    Raises InvalidFile where it is none of these files, damaged, or of another network; one sentence.
     """
     shown = printable(name)
     if not is_report(content):
@@ -82,8 +80,7 @@ def report_tools() -> str:
 def summarised(content: bytes, *, name: str) -> ReportSummary:
     """Return a report called ``name`` in a few figures.
 
-    Raises:
-        InvalidFile: it is no report, or damaged; one sentence.
+    Raises InvalidFile where it is no report, or damaged; one sentence.
     """
     report, tool = _known_report(content, printable(name))
     kinds = grouped((row.kind or row.name, row.seconds) for row in report.rows)
@@ -123,8 +120,7 @@ def _advice() -> str:
 def merged(parts: Iterable[LayerTimes]) -> LayerTimes:
     """Return the times of several files together; what no layer takes is that of the first.
 
-    Raises:
-        InvalidFile: two of them give the same layer a time at the same level.
+    Raises InvalidFile where two of them give the same layer a time at the same level.
     """
     every = tuple(parts)
     times = [each for part in every for each in part.times]
@@ -194,8 +190,7 @@ Kind = Literal["depthwise", "transposed", "conv", "linear"]
 def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> LayerTimes:
     """Return the times of the layers of ``profile`` at ``level`` in the report called ``shown``.
 
-    Raises:
-        InvalidFile: no row is of a layer; one sentence.
+    Raises InvalidFile where no row is of a layer; one sentence.
     """
     if not report.rows:
         raise InvalidFile(f"{shown} has the time of a call, and none of operations. Profile the operations too.")

@@ -47,20 +47,22 @@ _EXTRAS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFileHead:
-    """Head of a run file: the title of the run and the version that wrote it.
-
-    Attributes:
-        title: of the run.
-        written_by: version of senseapp.
-    """
+    """Head of a run file: the title of the run, and the version of senseapp that wrote it."""
 
     title: str
     written_by: str = ""
 
 
-def extra_record(name: str) -> type | None:
-    """Return the record that a member of this name holds, or None if it is not one of the extra records."""
-    return next((record for record, pattern in _EXTRAS.items() if pattern.fullmatch(name)), None)
+_RECORDS: dict[type[Any], re.Pattern[str]] = {
+    RunFileHead: re.compile(re.escape(HEAD_NAME)),
+    RunResult: re.compile(re.escape(RESULT_NAME)),
+    **_EXTRAS,
+}
+
+
+def record_in(name: str) -> type[Any] | None:
+    """Return the type of the record that a member of this name holds; None for other names."""
+    return next((record for record, pattern in _RECORDS.items() if pattern.fullmatch(name)), None)
 
 
 _MOST_LAYERS = 2_000  # networks of the libraries have up to 1,000
@@ -71,8 +73,7 @@ _NO_COUNT = "a count is below 0"  # the codec reads none larger than that of any
 def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
     """Check that every measurement is of a layer, level and metric of the run, with possible figures.
 
-    Raises:
-        InvalidFile: something does not fit; the message says what.
+    Raises InvalidFile where something does not fit; the message says what.
     """
     _check_amounts(result)
     layers = {layer.name for layer in result.profile.layers}
@@ -202,10 +203,8 @@ def _counts(result: RunResult) -> Iterator[int]:
 def write_run_file(folder: RunFolder, title: str, stream: BinaryIO) -> None:
     """Write the finished run in ``folder``; where its files lay on this server is left out.
 
-    Raises:
-        NotFound: the run is not finished.
-        InvalidFile: its files are damaged.
-        StorageFailed: they cannot be read, or there is no room to write.
+    Raises NotFound where the run is not finished, InvalidFile where its files are damaged, and StorageFailed where they
+    cannot be read, or there is no room to write.
     """
     carried = without_folders(folder.load_result())
     head = RunFileHead(title=title, written_by=__version__)
@@ -213,7 +212,7 @@ def write_run_file(folder: RunFolder, title: str, stream: BinaryIO) -> None:
         archive.writestr(HEAD_NAME, dumps(head))
         archive.writestr(RESULT_NAME, dumps(carried))
         for path in sorted(folder.path.iterdir()):
-            if not (extra_record(path.name) or WEIGHTS.fullmatch(path.name)):
+            if not (record_in(path.name) in _EXTRAS or WEIGHTS.fullmatch(path.name)):
                 continue
             packing = zipfile.ZIP_DEFLATED if path.suffix == ".json" else zipfile.ZIP_STORED  # weights do not shrink
             archive.write(path, path.name, packing)
@@ -228,11 +227,9 @@ _ADVICE = "Choose a file that Download run wrote."
 def read_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> str:
     """Check a run file, write its content anew into an empty ``folder``, and return the title of the run.
 
-    Unpacked it may have at most ``most_bytes``. The folder is only complete if nothing is raised.
-
-    Raises:
-        InvalidFile: it is no run file, damaged, too large, or holds anything unexpected.
-        StorageFailed: the folder cannot be written to.
+    Unpacked it may have at most ``most_bytes``. The folder is only complete if nothing is raised. Raises InvalidFile
+    where it is no run file, damaged, too large, or holds anything unexpected, and StorageFailed where the folder cannot
+    be written to.
     """
     try:
         archive = ForeignZip(stream, most_members=_MOST_MEMBERS)
@@ -241,14 +238,12 @@ def read_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> st
     except ZIP_DAMAGE as error:
         raise InvalidFile(f"This is not a run file, or it is damaged ({error}). {_ADVICE}") from error
     _check_members(archive, most_bytes)
-    kinds: dict[str, type[Any]] = {HEAD_NAME: RunFileHead, RESULT_NAME: RunResult}
-    records: dict[str, Any] = {}
-    weights: dict[str, ZipInfo] = {}
-    for member in archive.members:
-        if kind := kinds.get(member.filename) or extra_record(member.filename):
-            records[member.filename] = loads(b"".join(_chunks(archive, member)), kind)
-        else:
-            weights[_key_in(member.filename)] = member
+    records = {
+        member.filename: loads(b"".join(_chunks(archive, member)), kind)
+        for member in archive.members
+        if (kind := record_in(member.filename))
+    }
+    weights = {_key_in(each.filename): each for each in archive.members if each.filename not in records}
     head, result = records.pop(HEAD_NAME), records.pop(RESULT_NAME)
     check_result(result, records.values())
     sizes = {key: {CHECKPOINT.suffix: member.file_size} for key, member in weights.items()}
@@ -295,15 +290,14 @@ def _check_members(archive: ForeignZip, most_bytes: int) -> None:
         raise InvalidFile(f"This file is protected by a password. {_ADVICE}")
     for member in archive.members:
         name = member.filename
-        known = name in (HEAD_NAME, RESULT_NAME) or extra_record(name) or WEIGHTS.fullmatch(name)
-        if not known or names.count(name) > 1:
+        if not (record_in(name) or WEIGHTS.fullmatch(name)) or names.count(name) > 1:
             raise InvalidFile(
                 f"A run file holds JSON records and safetensors of known names, not {name[:80]!r}. {_ADVICE}"
             )
         if not WEIGHTS.fullmatch(name) and member.file_size > _MOST_RECORD_BYTES:
             raise InvalidFile(f"{name} has more than {_MOST_RECORD_BYTES // 10**6} MB. {_ADVICE}")
     at_once = (ValidationResult, Recommendation)  # every page reads all of them
-    further = sum(member.file_size for member in archive.members if extra_record(member.filename) in at_once)
+    further = sum(member.file_size for member in archive.members if record_in(member.filename) in at_once)
     if further > _MOST_FURTHER_BYTES:
         raise InvalidFile(
             f"The proofs and recommendations of a run file have at most {_MOST_FURTHER_BYTES // 10**6} MB together, "

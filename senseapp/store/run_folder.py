@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -41,7 +41,7 @@ class Journal:
     """An append-only file of measurements in the order they were made, one JSON line each.
 
     A process that dies while it writes leaves a torn last line. Reading ignores it, and the next append cuts it
-    off, so nothing but the measurement in flight is lost. One writer at a time.
+    off, so nothing but the measurement in flight is lost. One writer at a time. Methods raise as :class:`RunFolder`'s.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,11 +49,7 @@ class Journal:
         self._end: int | None = None  # bytes known to hold whole lines; None before the first append
 
     def append(self, measurement: LayerMeasurement) -> None:
-        """Add one measurement; on return it is on the disk.
-
-        Raises:
-            StorageFailed: it cannot be written (disk full, folder gone).
-        """
+        """Add one measurement; on return it is on the disk."""
         line = dumps(measurement).encode() + b"\n"
         with storage_errors(self._path.name):
             if self._end is None:
@@ -68,21 +64,12 @@ class Journal:
             self._end += len(line)
 
     def begin_with(self, measurements: Iterable[LayerMeasurement]) -> None:
-        """Replace what is there by ``measurements``, whole or not at all.
-
-        Raises:
-            StorageFailed: they cannot be written.
-        """
+        """Replace what is there by ``measurements``, whole or not at all."""
         replace_file(self._path, b"".join(dumps(measurement).encode() + b"\n" for measurement in measurements))
         self._end = None
 
     def read(self) -> tuple[LayerMeasurement, ...]:
-        """Return the appended records, without a torn last line; of one layer and level the last counts.
-
-        Raises:
-            InvalidFile: a line other than the last is damaged, or a newer senseapp wrote it.
-            StorageFailed: the file cannot be read.
-        """
+        """Return the appended records, without a torn last line; of one layer and level the last counts."""
         return latest(self.history())
 
     def history(self) -> Iterator[LayerMeasurement]:
@@ -110,16 +97,13 @@ class Journal:
 class RunFolder:
     """The files of one run.
 
-    ``spec.json`` holds the settings, ``head.json`` what is known once the model is loaded (profile, baseline; a
-    result without measurements), ``estimates.jsonl`` the whole quick scan, ``measurements.jsonl`` what was measured
-    so far, ``reused.json`` how much of it another run gave, and ``result.json`` everything, once it is finished. Tasks
-    on the run leave records such as ``validation-KEY.json``, the compressed model of a proof in ``compressed-KEY`` and
-    a file that runs in ``deployed-KEY``, both with the suffix of their form. An empty ``begun-KEY`` stands for each
-    task that was asked for and has not ended.
-
-    Raises:
-        InvalidFile: from every method that reads a record, where it is damaged or a newer senseapp wrote it.
-        StorageFailed: from every method, where the disk refuses.
+    ``spec.json`` holds the settings, ``head.json`` what is known once the model is loaded (profile, baseline; a result
+    without measurements), ``estimates.jsonl`` the whole quick scan, ``measurements.jsonl`` what was measured so far,
+    ``reused.json`` how much of it another run gave, and ``result.json`` everything, once it is finished. Tasks on the
+    run leave records such as ``validation-KEY.json``, the compressed model of a proof in ``compressed-KEY`` and a file
+    that runs in ``deployed-KEY``, both with the suffix of their form. An empty ``begun-KEY`` stands for each task that
+    was asked for and has not ended. Methods raise InvalidFile where a record is damaged or a newer senseapp wrote it,
+    and StorageFailed where the disk refuses.
     """
 
     def __init__(self, path: Path) -> None:
@@ -139,10 +123,8 @@ class RunFolder:
     def claim(self, spec: RunSpec) -> None:
         """Make this the folder of a run with these settings; a folder of the same run is left as it is.
 
-        Settings of a run that never got as far as a loaded model are given up for the new ones.
-
-        Raises:
-            RunMismatch: it holds a run with other settings.
+        Settings of a run that never got as far as a loaded model are given up for the new ones. RunMismatch if it holds
+        a run with other settings.
         """
         held = self.spec() if self._head_file.is_file() or self.finished else None
         if held is None:
@@ -270,11 +252,7 @@ class RunFolder:
         return with_one_original(apart)
 
     def candidate_file(self, candidate: Candidate) -> Path:
-        """Return where the file of a candidate lies.
-
-        Raises:
-            NotFound: it is not there: a run file carries figures, but not every file.
-        """
+        """Return where the file of a candidate lies; NotFound where only its figures came, in a run file."""
         path = self.path / candidate.file
         if not path.is_file():
             raise NotFound("This file is not on this server: only its figures are. Make it again.")
@@ -303,16 +281,6 @@ class RunFolder:
 
     def _record_file(self, kind: type, key: str) -> Path:
         return self.path / f"{PREFIXES[kind]}-{key}.json"
-
-
-def bytes_in(folder: Path) -> int:
-    """Return the size of all files in ``folder``, without those that are removed meanwhile; 0 if it is gone."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                total += (Path(parent) / name).lstat().st_size
-    return total
 
 
 def key_in(file: str) -> str:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from senseapp.core.codec import dumps
 from senseapp.core.errors import InvalidFile, InvalidSpec, NotFound
-from senseapp.core.files import remove_temporaries, storage_errors
+from senseapp.core.files import bytes_in, remove_temporaries, storage_errors
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import RunSpec
 from senseapp.store.database import SELECT_RUNS, Database, record_of, seen_by_link
-from senseapp.store.run_folder import RunFolder, bytes_in
+from senseapp.store.run_folder import RunFolder
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _LINK = re.compile(r"[0-9a-f]{40}")
@@ -29,15 +29,12 @@ INTERRUPTED_SENTENCE = (
 class RunStore:
     """Runs in a database and their files in folders.
 
-    A method with a ``viewer`` is for requests from outside: any text may come as ``run_id``, it is looked up and
-    never made part of a path, and whoever may not see the run gets the same answer as if it did not exist.
-    Methods without one are for the worker, which only knows ids that the store itself gave out. The files of all runs
-    lie in ``folder_of_runs``.
-
-    Raises:
-        NotFound: from every method with a ``run_id``, where there is no such run (any more) or the viewer may not see
-            it; for a change, where the viewer does not own it, shared or not.
-        StorageFailed: from every method, where the disk or the database refuses.
+    A method with a ``viewer`` is for requests from outside: any text may come as ``run_id``, it is looked up and never
+    made part of a path, and whoever may not see the run gets the same answer as if it did not exist. Methods without
+    one are for the worker, which only knows ids that the store itself gave out. The files of all runs lie in
+    ``folder_of_runs``. Methods with a ``run_id`` raise NotFound where there is no such run (any more) or the viewer may
+    not see it; for a change, where the viewer does not own it, shared or not. All raise StorageFailed where the disk or
+    the database refuses.
     """
 
     def __init__(self, home: Path) -> None:

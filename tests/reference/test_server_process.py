@@ -13,7 +13,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.process.pool import JobProcesses
+from senseapp.server.process.processes import JobProcesses
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from tests.fake_session import fake_calibration

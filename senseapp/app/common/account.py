@@ -25,12 +25,11 @@ from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.app.common.tables import figures_row, text_table
 from senseapp.app.logins import logouts
 from senseapp.core.errors import SenseError
-from senseapp.core.files import home
+from senseapp.core.files import bytes_in, home
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord
 from senseapp.server.machine import num_processors
 from senseapp.server.operations import SystemReport, disk_problems, existing_folder
-from senseapp.store.run_folder import bytes_in
 from senseapp.views.words import format as fmt
 
 _PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import ray
 
 from senseapp.core.errors import ClusterFailed
-from senseapp.data.per_image import chosen_of
+from senseapp.data.images import chosen_of
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster import remote
 from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look

@@ -1,9 +1,8 @@
 """Worker process of the app: ``python -m senseapp.server.process.child``, started by the app.
 
-It carries out a task and reports results line by line; then it waits for the next. Measurements do
-not share an interpreter with the pages, and a job that exhausts memory, or crashes in a library, ends only this
-process. So does Ray, which ends the process connected to it when the head of its cluster is lost. The process ends with
-the app.
+Measurements do not share an interpreter with the pages, and a job that exhausts memory, or crashes in a library, ends
+only this process. So does Ray, which ends the process connected to it when the head of its cluster is lost. The process
+ends with the app.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""A worker process of the app, and the exchange of messages with it."""
+"""Worker processes of the app, the exchange of messages with one, and the pool of those that loaded the engine."""
 
 import logging
 import math
@@ -9,8 +9,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -198,8 +198,7 @@ def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
 def answer_in(process: JobProcess, request: WorkerRequest[AnswerT], *, requester: Requester = ANYBODY) -> AnswerT:
     """Send a request to ``process``; end the process after a timeout or if the requester has left.
 
-    Raises:
-        ReadingStopped: the process was busy for too long, or ended; Abandoned if the requester is gone.
+    Raises ReadingStopped where the process was busy for too long, or ended; Abandoned if the requester is gone.
     """
     begun, spent = math.inf, 0.0
 
@@ -236,3 +235,109 @@ def carry_out_on_cluster(task: RunTask, context: TaskContext, *, device: str, ad
                 f"The connection to the cluster was lost. {_KEPT}: try again once it is back, or go on on this machine "
                 "alone."
             ) from error
+
+
+_MOST_ANSWERS = 100  # of one process, which then ends: 200 kB leak per file
+_MOST_ASKED, _MOST_OF_ONE = 4, 2  # requests at a time, as each takes memory, and those of one person
+_ANSWER_SECONDS = 1.0  # for which work waits for a process with the engine loaded that answers a request
+
+
+class JobProcesses:
+    """Assigns processes, each to one piece of work at a time; keeps at most ``most`` that have nothing to do.
+
+    A hostile file keeps its process busy until its time limit. So that others do not wait for it, each user has a few
+    of all requests that are answered at a time.
+    """
+
+    def __init__(self, most: int = 1, start: Callable[[], JobProcess] = JobProcess) -> None:
+        self._most = most
+        self._start = start
+        self._changed = threading.Condition()
+        self._idle: list[JobProcess] = []
+        self._busy: dict[JobProcess, str | None] = {}  # whose request it answers; None for a task
+        self._closed = False
+
+    def pids(self) -> tuple[int, ...]:
+        """Return the ids of the running processes."""
+        with self._changed:
+            return tuple(process.pid for process in (*self._idle, *self._busy) if process.alive)
+
+    def warm_up(self) -> None:
+        """Have a process with nothing to do that loads the engine; returns at once."""
+        with self._changed:
+            if not self._closed and not self._idle:
+                self._idle.append(self._started())
+
+    def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
+        """Carry out a task in one of the processes, see :func:`carry_out_in`."""
+        with self._process(lambda: context.observer.phase("")) as process:
+            carry_out_in(process, task, context, device=device)
+
+    def answer(self, request: WorkerRequest[AnswerT], requester: Requester = ANYBODY) -> AnswerT:
+        """Answer a request in one of the processes, see :func:`answer_in`; may wait, until the requester has left."""
+        with self._process(lambda: requester.check(request.subject), requester.person) as process:
+            return answer_in(process, request, requester=requester)
+
+    def close(self) -> None:
+        """End all processes, busy ones included."""
+        with self._changed:
+            self._closed = True
+            ended = [*self._idle, *self._busy]
+            self._idle.clear()
+        for process in ended:
+            process.close()
+
+    @contextmanager
+    def _process(self, check: Callable[[], None], person: str | None = None) -> Iterator[JobProcess]:
+        """Take a process for a request of ``person``, or a task, and give it back; meanwhile ``check`` may raise.
+
+        One whose task was broken off is closed, as it may still be at work.
+        """
+        end, is_reusable = time.monotonic() + _ANSWER_SECONDS, person is not None
+        while (process := self._taken(person, end)) is None:
+            check()
+        try:
+            yield process
+            is_reusable = True
+        finally:
+            process.answered += person is not None
+            self._give_back(process, is_reusable and process.alive and process.answered < _MOST_ANSWERS)
+
+    def _taken(self, person: str | None, end: float) -> JobProcess | None:
+        """Return the process that can begin soonest, a new one only after ``end``; None after a moment without one."""
+        with self._changed:
+            for process in [process for process in self._idle if not process.alive]:
+                self._idle.remove(process)
+                process.close()
+            asked = [each for each in self._busy.values() if each is not None]
+            if person is None or (len(asked) < _MOST_ASKED and asked.count(person) < _MOST_OF_ONE):
+                answering = [each for each, asker in self._busy.items() if asker is not None and each.alive]
+                found = next((process for process in self._idle if process.warm.is_set()), None)
+                if found is None and not answering:
+                    found = self._idle[0] if self._idle else self._started()
+                if found is not None:
+                    self._idle = [process for process in self._idle if process is not found]
+                    self._busy[found] = person
+                    return found
+                if not self._idle and time.monotonic() > end and any(each.warm.is_set() for each in answering):
+                    self._idle.append(self._started())
+            self._changed.wait(CANCEL_SECONDS)
+            return None
+
+    def _started(self) -> JobProcess:
+        process = self._start()
+        process.send("warm")
+        return process
+
+    def _give_back(self, process: JobProcess, is_reusable: bool) -> None:
+        with self._changed:
+            del self._busy[process]
+            dropped = [process]
+            if is_reusable and not self._closed:
+                kept = sorted([*self._idle, process], key=lambda each: each.warm.is_set(), reverse=True)
+                self._idle, dropped = kept[: self._most], kept[self._most :]
+            self._changed.notify_all()
+        for each in dropped:
+            each.close()
+        with suppress(OSError, SenseError):  # not the work's error; the next work tries again
+            self.warm_up()

@@ -1,11 +1,8 @@
-"""Requests to worker processes: how they are sent, who owns them, and how many are answered at the same time.
+"""Requests to worker processes: how they are sent, who owns them, and their limits.
 
 For a task the process sends ``phase``, ``opened`` and ``measured`` as they occur, and ends with ``done``, ``refused``
 (an error with a sentence) or ``crashed`` (a trace); a question is answered by ``answer``. To cancel, the app ends the
-process: all measurements are on disk.
-
-A hostile file keeps its process busy until its time limit. So that others do not wait for it, each user has a few of
-all slots, and a request ends once its page is closed.
+process: all measurements are on disk. A request ends once its page is closed.
 """
 
 import inspect
@@ -14,12 +11,11 @@ import pkgutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
-from weakref import WeakValueDictionary
 
 from senseapp.core.codec import from_plain, to_plain
 from senseapp.core.errors import Abandoned, ReadingStopped
@@ -32,12 +28,7 @@ from senseapp.server.tasks import RunTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requester:
-    """Origin of a request.
-
-    Attributes:
-        person: the user whose slots it takes.
-        is_gone: returns whether the requesting page was closed.
-    """
+    """Origin of a request: its user, and whether the requesting page was closed."""
 
     person: str = ""
     is_gone: Callable[[], bool] = lambda: False
@@ -56,31 +47,6 @@ class Requester:
 
 ANYBODY = Requester()
 """Never gone: the command line, and the server itself."""
-
-
-class Slots:
-    """Limits how many requests are answered at once; safe to use from any thread.
-
-    They are ``most`` in total, and ``most_each`` of a user, of whose others only so many wait for a slot.
-    """
-
-    def __init__(self, most: int, most_each: int) -> None:
-        self._lock = threading.Lock()
-        self._all = threading.Semaphore(most)
-        self._most_each = most_each
-        self._own: WeakValueDictionary[str, threading.Semaphore] = WeakValueDictionary()  # of those who hold or wait
-
-    @contextmanager
-    def hold(self, requester: Requester, subject: str) -> Iterator[None]:
-        """Wait for a slot and hold it inside the block; Abandoned if the page of ``subject`` closes before."""
-        with self._lock:
-            own = self._own.setdefault(requester.person, threading.Semaphore(self._most_each))
-        with ExitStack() as held:
-            for semaphore in (own, self._all):
-                while not semaphore.acquire(timeout=0.25):
-                    requester.check(subject)
-                held.callback(semaphore.release)
-            yield
 
 
 AnswerT = TypeVar("AnswerT")
@@ -180,9 +146,8 @@ def network_request(
 def reading_limits(path: Path) -> Iterator[None]:
     """Hold the limits of requests on time and memory while a command reads a text file in this process.
 
-    Raises:
-        ReadingStopped: it takes too long; known where the system has timers, in the main thread.
-        OutOfMemory: it takes more memory than a file of its size may.
+    Raises ReadingStopped where it takes too long, if the system has timers, in the main thread, and OutOfMemory where
+    it takes more memory than a file of its size may.
     """
     # JSON takes some 20 bytes of memory for each of a text.
     with memory_limit(most_bytes=OPEN_BYTES + 20 * num_bytes(str(path))):

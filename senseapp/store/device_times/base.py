@@ -5,6 +5,7 @@ rows and its numbers are limited, and what breaks a limit is a :class:`~senseapp
 of a sentence that begins with the file's name and ``is damaged:``.
 """
 
+import csv
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -114,6 +115,14 @@ class ReportFile:
             if len(line) > _LONGEST_LINE:
                 raise BadValue(f"line {place} has more than {_LONGEST_LINE:,} characters")
             yield line
+
+    def cells(self, mark: str = ",") -> Iterator[list[str]]:
+        """Yield the cells of the lines as of CSV; raises BadValue where one cannot be read."""
+        try:
+            for line in self.lines():
+                yield [cell.strip() for cell in next(csv.reader([line], delimiter=mark), [])]
+        except csv.Error as error:
+            raise BadValue("a line of it cannot be read as a table") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

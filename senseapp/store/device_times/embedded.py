@@ -8,10 +8,10 @@ Vela: what it prints, or its summary as CSV (``ethosu/vela/stats_writer.py``). A
 divided by the clock. Operators on the CPU have none.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 from senseapp.core.foreign_values import BadValue, is_int, mapping, number
@@ -194,12 +194,7 @@ def _rows(file: ReportFile) -> Iterator[Mapping[str, str]]:
 
 def _of_summary(file: ReportFile) -> Report:
     """Read the time of a call of the first network of a summary."""
-    lines = file.lines()
-    try:
-        heads, cells = (next(csv.reader([next(lines, "")]), []) for _ in range(2))
-    except csv.Error as error:
-        raise BadValue("it cannot be read as a table") from error
-    row = dict(zip(heads, cells, strict=False))
+    row = dict(zip(*islice(chain(file.cells(), [[], []]), 2), strict=False))
     seconds = number(row.get("inference_time"), "inference_time", least=0, most=MOST_SECONDS)
     hertz = number(row.get("core_clock"), "core_clock", least=1)
     where = printable(row.get("accelerator_configuration", ""))

@@ -16,7 +16,6 @@ TFLite                tables under *Run Order*, of the         ``core/util/stats
 Of several passes the median counts.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -179,15 +178,11 @@ def _blocks(file: ReportFile) -> Iterator[Records]:
 
 def _cells(file: ReportFile, mark: str) -> Iterator[list[str]]:
     """Yield the cells of the lines; some versions end lines with a mark, and put one into quotes of its own."""
-    try:
-        for line in file.lines():
-            cells = [cell.strip() for cell in next(csv.reader([line], delimiter=mark), [])]
-            if mark == ";" and cells[-1:] == [""]:
-                cells.pop()
-            if any(cells):
-                yield cells
-    except csv.Error as error:
-        raise BadValue("a line of it cannot be read as a table") from error
+    for cells in file.cells(mark):
+        if mark == ";" and cells[-1:] == [""]:
+            cells.pop()
+        if any(cells):
+            yield cells
 
 
 OPENVINO = ReportFormat(
@@ -215,16 +210,10 @@ _CALL = re.compile(r"nference timings in us:.{0,120}?\bInference(?: \(avg\))?: (
 
 def _read_tflite(file: ReportFile) -> Report:
     """Read the tables of the runs, a delegate's own operations in place of its calls, and the mean time of a call."""
-    own: list[ReportRow] = []
-    internal: list[ReportRow] = []
-    has_subgraphs = False
-    for kind, rows in _tables(file):
-        if kind == _INTERNAL:
-            internal += rows
-        elif kind == _SUBGRAPH:
-            has_subgraphs = True
-        else:
-            own = own or rows
+    tables = list(_tables(file))
+    own = next((rows for kind, rows in tables if rows and not kind), [])
+    internal = [row for kind, rows in tables if kind == _INTERNAL for row in rows]
+    has_subgraphs = any(kind == _SUBGRAPH for kind, _ in tables)
     printed = _CALL.search(file.text)
     call = number(printed[1], "the time of a call", least=0, most=1e6 * MOST_SECONDS) / 1e6 if printed else None
     if not own and call is None:

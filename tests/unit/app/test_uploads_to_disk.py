@@ -38,7 +38,7 @@ class Server:
         self.seconds = 0.0
         self.registry = UploadRegistry(clock=lambda: self.seconds)
         self.in_memory = MemoryUploadedFileManager("/_stcore/upload_file")
-        self.backend = Backend(home, workers=0, settings=ServerSettings(uploads_per_minute=60))
+        self.backend = Backend(home, workers=0, settings=ServerSettings(runs_per_minute=6))
         self.service = Service(self.backend)
         self.registry.expect("session-1", self.service)
         routes = create_upload_routes(self, self.in_memory, None)  # type: ignore[arg-type]

@@ -13,9 +13,8 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.data.images import PreparedImages, draw
+from senseapp.data.images import PreparedImages, bytes_of, draw
 from senseapp.data.load import load_images
-from senseapp.data.per_image import bytes_of
 from senseapp.data.pictures import survey_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import SHAPE_NAMES, WITHOUT_LABELS, DataSpec

@@ -221,9 +221,9 @@ def test_lists_in_text_files_are_tables_too_and_are_offered_where_they_are_few()
     source = ListedFiles(*FILES, labels=READ["spaces"])
     source.contents.tables["val.txt"] = source.contents.tables.pop("labels.csv")
     assert arrange(source).layout == "unlabelled"
-    assert source.contents.notes() == ("1 other file left out: .txt.",)
+    assert tuple(source.contents.notes()) == ("1 other file left out: .txt.",)
     found = arrange(source, table="val.txt")
-    assert source.contents.notes() == ()
+    assert tuple(source.contents.notes()) == ()
     assert {entry.name: label for entry, label in zip(found.entries, found.labels, strict=True)} == FILES
     contents = Contents()
     for position, name in enumerate(["a.csv", "b.TSV", *(f"labels/{number}.txt" for number in range(30))]):

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
-from senseapp.data import per_image, reading
-from senseapp.data.images import TensorImages, draw, draw_order
+from senseapp.data import reading
+from senseapp.data.images import TensorImages, allocate_rows, draw, draw_order
 from senseapp.data.load import load_images
-from senseapp.data.per_image import allocate_rows
 from senseapp.data.pictures import preview, survey_images
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION
@@ -234,7 +233,7 @@ def test_demo_digits_follow_the_models_normalisation():
 
 def test_pixels_in_a_file_are_the_same_as_in_memory(load, monkeypatch, tmp_path):
     in_memory = load(class_files())
-    monkeypatch.setattr(per_image.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(reading, "allocate_rows", lambda *size: allocate_rows(*size, most_in_memory_bytes=0))
     in_file = load(class_files())
     assert same(in_memory, in_file)

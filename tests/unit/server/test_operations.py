@@ -14,7 +14,7 @@ from senseapp.core.errors import InvalidDataset, NotFound
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
-from senseapp.server.operations import JsonLines, log_to, read_run_log
+from senseapp.server.operations import JsonLines, during_run, log_to, read_run_log
 from senseapp.server.service import Service
 from tests.fake_session import FakeEngine, a_backend
 
@@ -63,14 +63,16 @@ def test_runs_do_not_mix_their_logs_and_a_closed_backend_writes_none(tmp_path: P
     assert service.run_log(first) == before
     assert service.run_log(second)
     made.close()
-    logging.getLogger("senseapp.server").error("late", extra={"run": first})
+    with during_run(first):
+        logging.getLogger("senseapp.server").error("late")
     assert service.run_log(first) == before
 
 
 def test_nothing_is_written_for_a_run_that_is_not_there(tmp_path: Path) -> None:
     made = backend(tmp_path)
     for run_id in ("0" * 32, "../../etc", "x"):
-        logging.getLogger("senseapp.server").error("hello", extra={"run": run_id})
+        with during_run(run_id):
+            logging.getLogger("senseapp.server").error("hello")
     assert not list(tmp_path.rglob("log.jsonl"))
     made.close()
 

@@ -3,18 +3,20 @@
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from senseapp.core.errors import Abandoned
 from senseapp.records.spec import RunSpec
 from senseapp.server.execution import Measurement
 from senseapp.server.job_progress import JobCancelled
 from senseapp.server.model_cards import identify_checkpoint
-from senseapp.server.process import pool as pools
-from senseapp.server.process.pool import JobProcesses
-from senseapp.server.process.requester import WorkerRequest
+from senseapp.server.process import processes as pools
+from senseapp.server.process.processes import JobProcesses
+from senseapp.server.process.requester import Requester, WorkerRequest
 from senseapp.server.tasks import RunObserver, TaskContext
 from senseapp.store.run_folder import RunFolder
 
@@ -44,6 +46,10 @@ class Stage:
 
     def _start(self) -> FakeProcess:
         self.made.append(FakeProcess())
+        return self.made[-1]
+
+    def warm_one(self) -> FakeProcess:
+        self._start().warm.set()
         return self.made[-1]
 
     def warmed(self) -> FakeProcess:
@@ -182,3 +188,40 @@ def test_a_process_that_cannot_go_on_is_replaced(stage: Stage) -> None:
     stage.work()
     assert stage.pool.pids() == (stage.made[-1].pid,)
     assert stage.made[-1].alive
+
+
+class Asking:
+    """A thread whose question is answered until it is told to let go."""
+
+    def __init__(self, stage: Stage, person: str) -> None:
+        self.has, self.may_go = threading.Event(), threading.Event()
+        question = replace(QUESTION, call=partial(self.hold))  # type: ignore[arg-type]
+        self._thread = threading.Thread(target=stage.pool.answer, args=(question, Requester(person=person)))
+        self._thread.start()
+
+    def hold(self) -> None:
+        self.has.set()
+        self.may_go.wait(30)
+
+    def let_go(self) -> None:
+        self.may_go.set()
+        self._thread.join(30)
+
+
+def test_one_person_never_has_all_answers_and_whoever_has_left_waits_no_longer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "answer_in", lambda process, question, **_: question.call())
+    monkeypatch.setattr(pools, "_MOST_ASKED", 3)
+    monkeypatch.setattr(pools.JobProcesses, "_started", lambda pool: stage.warm_one())
+    greedy = [Asking(stage, "greedy") for _ in range(2)]
+    assert all(each.has.wait(30) for each in greedy)
+    third, other = Asking(stage, "greedy"), Asking(stage, "other")
+    assert other.has.wait(30)
+    assert not third.has.is_set()
+    with pytest.raises(Abandoned, match="was not read to its end"):
+        stage.pool.answer(QUESTION, Requester(person="b", is_gone=lambda: True))
+    greedy[0].let_go()
+    assert third.has.wait(30)
+    for each in (greedy[1], third, other):
+        each.let_go()

@@ -23,8 +23,7 @@ from senseapp.server.execution import Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled
 from senseapp.server.process import processes
 from senseapp.server.process.child import AppObserver
-from senseapp.server.process.pool import JobProcesses
-from senseapp.server.process.processes import JobProcess, carry_out_in, carry_out_on_cluster
+from senseapp.server.process.processes import JobProcess, JobProcesses, carry_out_in, carry_out_on_cluster
 from senseapp.server.process.requester import Line, decode_task, encode_task
 from senseapp.server.run_tasks import DropLimit, HistogramTask, StrongestSearch, Verification
 from senseapp.server.tasks import EarlierRun, RunTask, TaskContext

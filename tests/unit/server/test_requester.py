@@ -1,71 +1,20 @@
-"""Slots for questions: a few of each person, and none for whoever has left."""
+"""Limits of requests on time and memory, and whose turn in the queue they take."""
 
-import gc
 import math
 import re
 import signal
-import threading
 from pathlib import Path
 
 import pytest
 
-from senseapp.core.errors import Abandoned, OutOfMemory, ReadingStopped
+from senseapp.core.errors import OutOfMemory, ReadingStopped
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.checks import CheckTask
 from senseapp.server.execution import Measurement
 from senseapp.server.process import requester
 from senseapp.server.process.processes import takes_too_long
-from senseapp.server.process.requester import ANYBODY, COPIES, Requester, Slots, model_limits, reading_limits
-
-
-class Waiting:
-    """A thread that holds a slot until it is told to let go."""
-
-    def __init__(self, slots: Slots, requester: Requester) -> None:
-        self.has, self.may_go = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._hold, args=(slots, requester), daemon=True)
-        self._thread.start()
-
-    def _hold(self, slots: Slots, requester: Requester) -> None:
-        with slots.hold(requester, "a.zip"):
-            self.has.set()
-            self.may_go.wait(30)
-
-    def let_go(self) -> None:
-        self.may_go.set()
-        self._thread.join(30)
-
-
-def test_one_person_never_has_all_slots() -> None:
-    slots = Slots(3, 2)
-    greedy = [Waiting(slots, Requester(person="greedy")) for _ in range(2)]
-    assert all(each.has.wait(30) for each in greedy)
-    third = Waiting(slots, Requester(person="greedy"))
-    other = Waiting(slots, Requester(person="other"))
-    assert other.has.wait(30)
-    assert not third.has.is_set()
-    greedy[0].let_go()
-    assert third.has.wait(30)
-    for each in (greedy[1], third, other):
-        each.let_go()
-    gc.collect()
-    assert not slots._own  # who waits for nothing is forgotten
-
-
-def test_whoever_has_left_waits_no_longer_and_leaves_the_slot() -> None:
-    slots, gone = Slots(1, 1), threading.Event()
-    first = Waiting(slots, ANYBODY)
-    assert first.has.wait(30)
-    gone.set()
-    with (
-        pytest.raises(Abandoned, match=r"a\.zip was not read to its end"),
-        slots.hold(Requester(person="b", is_gone=gone.is_set), "a.zip"),
-    ):
-        pass
-    first.let_go()
-    with slots.hold(Requester(person="c"), "a.zip"):
-        pass
+from senseapp.server.process.requester import ANYBODY, COPIES, Requester, model_limits, reading_limits
 
 
 def test_a_busy_machine_does_not_use_up_the_time_of_a_question() -> None:

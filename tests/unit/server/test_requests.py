@@ -99,7 +99,8 @@ def test_every_question_and_answer_is_the_same_after_a_way_as_json(
     inputs.identify_checkpoint(str(weights))
     inputs.compare_checkpoint(model)
     inputs.compare_checkpoint(ModelSpec(library="timm", name="resnet18", checkpoint=str(weights)))
-    inputs.preview(spec)  # with the card of its model and a survey of its images
+    inputs.survey_images(spec.data, spec.model)  # with the card of its model
+    inputs.preview(spec)
     inputs.pruning_groups(pruning)
     inputs.examine_onnx(graph)
     inputs.model_card(graph)

@@ -383,7 +383,7 @@ def test_a_person_fills_three_quarters_of_the_queue() -> None:
 def test_nobody_waits_for_the_overdue_short_jobs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_LOOK_SECONDS", 0.01)
     clock, end = Clock(), threading.Event()
-    runner = JobRunner(lambda run_id, control: end.wait(20), short_workers=1, overtakes=True, clock=clock)
+    runner = JobRunner(lambda run_id, control: end.wait(20), short_workers=1, clock=clock)
     try:
         for run_id in ("hostile 1", "hostile 2", "hostile 3"):
             runner.submit(Task(run_id), short=True, person="ann")
