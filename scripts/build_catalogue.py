@@ -23,8 +23,8 @@ import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from scripts.fingerprints import fingerprint_of, pack_fingerprints
-from senseapp.networks.checkpoints.fingerprint import RECOGNITION_FILE, BuiltWith, Fingerprint, Shapes
+from scripts.recognition import Surveyed, find_free_dimensions, pack_index
+from senseapp.networks.checkpoints.architectures import RECOGNITION_FILE, BuiltWith, Shapes, shapes_of, weights_only
 from senseapp.networks.profile import compressible_weights
 from senseapp.networks.sources.catalogue import CATALOGUE_FILE, IMAGENET_CLASSES, CatalogueEntry
 from senseapp.networks.sources.libraries import build_on_meta, input_configuration, output_width
@@ -41,7 +41,7 @@ def all_architectures() -> list[tuple[str, str]]:
     return in_timm + [("torchvision", name) for task in FAMILIES for name in torchvision_names(task)]
 
 
-def _survey_in_time(architecture: tuple[str, str]) -> tuple[CatalogueEntry, Fingerprint] | str:
+def _survey_in_time(architecture: tuple[str, str]) -> tuple[CatalogueEntry, Surveyed] | str:
     """Survey one architecture; return the reason as text if it cannot be built or takes too long."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _too_late)
@@ -58,7 +58,7 @@ def _too_late(*_: object) -> None:
     raise TimeoutError("no result in time")
 
 
-def _survey_all() -> list[tuple[CatalogueEntry, Fingerprint]]:
+def _survey_all() -> list[tuple[CatalogueEntry, Surveyed]]:
     architectures, found = all_architectures(), []
     with get_context("spawn").Pool() as pool:
         for count, outcome in enumerate(pool.imap(_survey_in_time, architectures), start=1):
@@ -79,10 +79,10 @@ _OTHER = {"num_classes": 1013, "in_chans": 5}
 """Settings of the second build of each architecture, which no architecture has by itself."""
 
 
-def survey_architecture(library: str, name: str) -> tuple[CatalogueEntry, Fingerprint]:
+def survey_architecture(library: str, name: str) -> tuple[CatalogueEntry, Surveyed]:
     """Build the architecture twice on the ``meta`` device, run one image through it, and return its rows of the index.
 
-    The fingerprint is that of the architecture with 1,000 classes where it has none of its own.
+    Its weights are those with 1,000 classes where it has none of its own.
     """
     module = build_on_meta(library, name)
     shape, num_classes, weights = _described(library, name, module)
@@ -101,15 +101,9 @@ def survey_architecture(library: str, name: str) -> tuple[CatalogueEntry, Finger
         num_classes = IMAGENET_CLASSES
         module = build_on_meta(library, name, num_classes=num_classes)
     other_shapes, other_side = _build_other(library, name, shape[-1])
-    fingerprint = fingerprint_of(
-        library,
-        name,
-        shapes=_shapes(module),
-        built=BuiltWith(num_classes=num_classes, in_chans=shape[0], img_size=shape[-1]),
-        other_shapes=other_shapes,
-        other=BuiltWith(**_OTHER, img_size=other_side),
-    )
-    return entry, fingerprint
+    shapes, built = _shapes(module), BuiltWith(num_classes=num_classes, in_chans=shape[0], img_size=shape[-1])
+    free = find_free_dimensions(shapes, built, other_shapes, BuiltWith(**_OTHER, img_size=other_side))
+    return entry, Surveyed(library, name, shape[-1], shapes, free)
 
 
 def _build_other(library: str, name: str, side: int) -> tuple[Shapes, int]:
@@ -122,7 +116,7 @@ def _build_other(library: str, name: str, side: int) -> tuple[Shapes, int]:
 
 
 def _shapes(module: nn.Module) -> Shapes:
-    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    return weights_only(shapes_of(module.state_dict()))
 
 
 def _described(library: str, name: str, module: nn.Module) -> tuple[tuple[int, int, int], int, str]:
@@ -166,7 +160,7 @@ def main() -> None:
     lines = ",\n".join(json.dumps(_catalogue_row(entry), separators=(",", ":")) for entry, _ in surveys)
     text = f'{{"versions": {json.dumps(versions)},\n"architectures": [\n{lines}\n]}}\n'
     CATALOGUE_FILE.write_text(text, encoding="utf-8")
-    RECOGNITION_FILE.write_bytes(pack_fingerprints(fingerprint for _, fingerprint in surveys))
+    RECOGNITION_FILE.write_bytes(pack_index(surveyed for _, surveyed in surveys))
 
 
 if __name__ == "__main__":

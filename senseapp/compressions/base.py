@@ -113,8 +113,7 @@ class Compressor(Protocol):
     def compress(self, target: Target, level: float) -> AbstractContextManager[Applied]:
         """Compress ``target`` to ``level`` in place; restore every tensor and attribute on exit, also on error.
 
-        Raises:
-            MeasurementFailed: this target cannot be compressed to this level, with the reason.
+        Raises MeasurementFailed if this target cannot be compressed to this level, with the reason.
         """
 
 

@@ -103,23 +103,15 @@ class GridBins:
             self._add(place, gradient)
 
     def _add(self, places: Tensor, gradients: Tensor) -> None:
-        cells, bins = self.grid.cells, len(self.counts)
-        # One bin more at either end, for clamped values.
-        index = places.add(0.5).mul_(SUB_BINS).floor_().clamp_(-1, bins).long().add_(1)
-        counts = torch.bincount(index, minlength=bins + 2)
-        self.clamped += float(counts[0] + counts[-1])
-        self.counts += _clamped(counts)
-        inside = _clamped(torch.bincount(index, places.clamp(0, cells - 1).double(), minlength=bins + 2))
-        self.place_sums += inside.view(cells, SUB_BINS).sum(dim=1)
-        self.gradient_sums += _clamped(torch.bincount(index, gradients.double(), minlength=bins + 2))
-        self.gradient_magnitudes += _clamped(torch.bincount(index, gradients.double().abs(), minlength=bins + 2))
-
-
-def _clamped(sums: Tensor) -> Tensor:
-    """Add the outermost counts, of clamped values, to the bins next to them; changes ``sums``."""
-    sums[1] += sums[0]
-    sums[-2] += sums[-1]
-    return sums[1:-1]
+        cells, bins, gradients = self.grid.cells, len(self.counts), gradients.double()
+        index = places.add(0.5).mul_(SUB_BINS).floor_()
+        self.clamped += float(((index < 0) | (index >= bins)).count_nonzero())
+        index = index.clamp_(0, bins - 1).long()
+        self.counts += torch.bincount(index, minlength=bins)
+        self.gradient_sums += torch.bincount(index, gradients, minlength=bins)
+        self.gradient_magnitudes += torch.bincount(index, gradients.abs(), minlength=bins)
+        on_grid = places.clamp(0, cells - 1).double()
+        self.place_sums += torch.bincount(index.div_(SUB_BINS, rounding_mode="floor"), on_grid, minlength=cells)
 
 
 HISTOGRAM_CALIBRATION_IMAGES = 16

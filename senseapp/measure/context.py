@@ -56,8 +56,7 @@ _PartT = TypeVar("_PartT")
 def choose_device(name: str) -> torch.device:
     """Return the device called ``name``; ``auto`` selects CUDA, then MPS, then the CPU.
 
-    Raises:
-        InvalidSpec: this machine has no such device.
+    Raises InvalidSpec if this machine has no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"

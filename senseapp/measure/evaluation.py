@@ -22,7 +22,7 @@ from senseapp.measure.replay import (
 from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.network import state_kept
 from senseapp.networks.profile import has_idle_layers
-from senseapp.networks.trace import CallTrace, map_tensors, uses_watched
+from senseapp.networks.trace import CallTrace, forward_replaced, map_tensors, uses_watched
 
 _MOST_PREFIX_BYTES = 2 * 2**30  # of recorded activations
 
@@ -133,8 +133,7 @@ class ReplayedEvaluation:
     @contextmanager
     def _intercepted(self, answer: Callable[..., Any]) -> Iterator[None]:
         """Replace the outermost forward by ``answer(number of the call, forward, args, kwargs)``."""
-        forward, previous = self.model.forward, self.model.__dict__.get("forward")
-        count, inside = 0, False
+        forward, count, inside = self.model.forward, 0, False
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             nonlocal count, inside
@@ -147,14 +146,8 @@ class ReplayedEvaluation:
                 inside = False
                 count += 1
 
-        self.model.__dict__["forward"] = counted
-        try:
+        with forward_replaced(self.model, counted):
             yield
-        finally:
-            if previous is None:
-                del self.model.__dict__["forward"]
-            else:
-                self.model.__dict__["forward"] = previous
 
     def _remember(self, count: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         replayable = count == len(self._seen) and not kwargs and len(args) == 1 and isinstance(args[0], Tensor)

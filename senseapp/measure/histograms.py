@@ -91,8 +91,7 @@ def histograms_of(
 
     If the histogram before used the same model and images, nothing is loaded.
 
-    Raises:
-        InvalidInput: a layer, the model or the images cannot be used.
+    Raises InvalidInput if a layer, the model or the images cannot be used.
     """
     layers = [_known_layer(result, name) for name in names]
     run, most = result.spec, min(spec.num_images, result.num_samples)
@@ -194,8 +193,7 @@ def histograms_by_name(
     At most ``spec.num_images`` of the images are used. ``model`` and its mode are restored. If a weight makes its
     output non-finite, the other layers have histograms without gradients.
 
-    Raises:
-        InvalidInput: no layer matches, or the model or the images cannot be used.
+    Raises InvalidInput if no layer matches, or the model or the images cannot be used.
     """
     prepared = image_set(images, spec.num_images)
     if not len(prepared):
@@ -217,8 +215,7 @@ def histograms_of_model(
 ) -> Found:
     """Load the model and images that ``run`` names, and compute histograms as :func:`histograms_by_name` does.
 
-    Raises:
-        InvalidInput: no layer matches, or the model or the images cannot be used.
+    Raises InvalidInput if no layer matches, or the model or the images cannot be used.
     """
     if run.data.preparation == "auto":
         run = choose_preparation(run, progress=progress).spec
@@ -230,8 +227,7 @@ def histograms_of_model(
 def image_set(images: Images, most: int) -> ImageSet:
     """Return up to ``most`` of ``images`` as one set.
 
-    Raises:
-        InvalidDataset: they are not images, or the number of labels differs.
+    Raises InvalidDataset if they are not images, or the number of labels differs.
     """
     if isinstance(images, ImageSet):
         return images.subset(range(min(most, len(images))))

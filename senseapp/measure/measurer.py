@@ -88,8 +88,7 @@ class Measurer:
         The images of each of ``spans`` are then replayed together; if the result is not equal bit for bit, all
         measurements use whole passes.
 
-        Raises:
-            MeasurementFailed: the memory is too small for a single image.
+        Raises MeasurementFailed if the memory is too small for a single image.
         """
 
         def attempt() -> Predictions:

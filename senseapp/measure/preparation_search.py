@@ -70,8 +70,7 @@ def choose_preparation(
     for a choice (no class scores, random inputs, a random classifier, fewer than a handful of pictures) the
     architecture's own preprocessing is used.
 
-    Raises:
-        InvalidInput: no architecture that fits the weights can be loaded, or the images cannot be read.
+    Raises InvalidInput if no architecture that fits the weights can be loaded, or the images cannot be read.
     """
     as_it_is = replace(spec, data=replace(spec.data, preparation="given"))
     by_answers = task_named(spec.model.task).prepared_by_answers

@@ -63,8 +63,7 @@ def choose_reading(
     What a person or the file says is kept. :attr:`PreparationChoice.question` says what is to be asked where nothing
     decides, or where even the best reading finds next to nothing of what is labelled.
 
-    Raises:
-        InvalidInput: the network or the images cannot be read.
+    Raises InvalidInput if the network or the images cannot be read.
     """
     progress("Reading outputs and images")
     model = model or load_model(spec.model)

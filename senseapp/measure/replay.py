@@ -150,8 +150,7 @@ class Replay:
     def advance(self, prefix: Prefix, position: int) -> None:
         """Run from ``prefix.position`` to ``position``, keep what is needed there, and stop.
 
-        Raises:
-            ReplayMismatch: the calls come in another order than in the traced pass.
+        Raises ReplayMismatch if the calls come in another order than in the traced pass.
         """
         if position <= prefix.position:
             return
@@ -166,8 +165,7 @@ class Replay:
 
         ``entry`` is the wrapped forward of the model, for a caller that is already inside a call of the model.
 
-        Raises:
-            ReplayMismatch: calls come in another order than in the traced pass.
+        Raises ReplayMismatch if calls come in another order than in the traced pass.
         """
         return self._run(prefix, None, entry)
 
@@ -270,8 +268,7 @@ def _replayed(
     All batches stop at each of the ascending ``positions`` in turn, as they do in a measurement, so that a module with
     state from its last call uses that of another batch, which shows in its output. Each module runs once.
 
-    Raises:
-        ReplayMismatch: some images make other calls than the traced one.
+    Raises ReplayMismatch if some images make other calls than the traced one.
     """
     replay, prefixes = Replay(model, trace), [WatchedPrefix(trace, batch) for batch in batches]
     with torch.inference_mode(False), torch.no_grad(), replay.installed():

@@ -65,8 +65,7 @@ class Session:
         up an earlier run by content key; its layout and spans are used again, so that its measurements are valid for
         this run: see :meth:`reusable`.
 
-        Raises:
-            SenseError: the model or the images cannot be loaded, or the settings do not fit them.
+        Raises SenseError if the model or the images cannot be loaded, or the settings do not fit them.
         """
         spec = spec if earlier is None else earlier.spec
         try:

@@ -54,8 +54,7 @@ def measure(
         One measurement per target and level, not applicable ones first. If the images do not fit in memory at once, a
         target is yielded again after each span, over all images so far; the last one counts.
 
-    Raises:
-        InvalidInput: the settings do not fit the model or the images.
+    Raises InvalidInput if the settings do not fit the model or the images.
     """
     yield from Sweep.open(model, images, spec, task=task, calibration=calibration).measure(done)
 

@@ -6,7 +6,7 @@ returned instead, when only the computation from event *e* on is repeated.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,27 +133,32 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 @contextmanager
+def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Put ``forward`` in place of the module's own inside the block. Its hooks keep running, in ``__call__``."""
+    previous = module.__dict__.get("forward")
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if previous is None:
+            module.__dict__.pop("forward", None)
+        else:
+            module.__dict__["forward"] = previous
+
+
+@contextmanager
 def wrapped_forwards(
     model: nn.Module, wrap: Callable[[str, nn.Module, Callable[..., Any]], Callable[..., Any]]
 ) -> Iterator[None]:
     """Put ``wrap(name, module, forward)`` in place of every module's forward; put the originals back on exit.
 
-    Hooks of the modules keep running, in ``__call__``. Scripted modules cannot be wrapped and run as one.
+    Scripted modules cannot be wrapped and run as one.
     """
-    previous: list[tuple[nn.Module, Callable[..., Any] | None]] = []
-    try:
+    with ExitStack() as stack:
         for name, module in list(model.named_modules()):
-            if isinstance(module, torch.jit.ScriptModule):
-                continue
-            previous.append((module, module.__dict__.get("forward")))
-            module.__dict__["forward"] = wrap(name, module, module.forward)
+            if not isinstance(module, torch.jit.ScriptModule):
+                stack.enter_context(forward_replaced(module, wrap(name, module, module.forward)))
         yield
-    finally:
-        for module, forward in previous:
-            if forward is None:
-                module.__dict__.pop("forward", None)
-            else:
-                module.__dict__["forward"] = forward
 
 
 @dataclass(slots=True)

@@ -90,8 +90,7 @@ def apply_schedule(
     each kind, see :func:`configs_for`; ``calibration`` are batches (N, C, H, W), at least one, for data-driven criteria
     and activation ranges.
 
-    Raises:
-        InvalidSchedule: it belongs to another model, or a layer cannot be compressed in that way.
+    Raises InvalidSchedule if it belongs to another model, or a layer cannot be compressed in that way.
     """
     check_schedule(schedule, profile)
     private = copy.deepcopy(model).eval().requires_grad_(False)

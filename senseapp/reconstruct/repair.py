@@ -151,9 +151,7 @@ class Matching(Repair):
             if part not in wanted:
                 return values
             found[name][part] = site.moments(values)
-            goal = pooled([wanted[seen] for seen in found[name]])
-            kept = self.kept.get(name)
-            goal = goal if kept is None else goal.kept(kept)
+            goal = pooled([wanted[seen] for seen in found[name]]).kept(self.kept.get(name))
             return site.match(goal, pooled(list(found[name].values())), values, images)
 
         _pass(self._model, self.sites, self._reference.batches, chosen, match)

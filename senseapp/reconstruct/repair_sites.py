@@ -35,8 +35,10 @@ class Moments:
     mean: Tensor
     variance: Tensor
 
-    def kept(self, channels: Sequence[int]) -> Moments:
-        """Return the moments of these channels."""
+    def kept(self, channels: Sequence[int] | None) -> Moments:
+        """Return the moments of these channels; None for all."""
+        if channels is None:
+            return self
         index = torch.as_tensor(list(channels), dtype=torch.long, device=self.mean.device)
         return Moments(count=self.count, mean=self.mean[index], variance=self.variance[index])
 

@@ -134,8 +134,7 @@ def _small_file(
 def stored_integers(weights: Path, profile: ModelProfile) -> dict[str, IntegerWeight]:
     """Return, by layer of ``profile``, the integers in the small file beside the state dict ``weights``; {} without.
 
-    Raises:
-        StorageFailed: the file cannot be read.
+    Raises StorageFailed if the file cannot be read.
     """
     path = weights.with_suffix(INTEGERS.suffix)
     if not path.is_file():

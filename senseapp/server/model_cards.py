@@ -197,7 +197,7 @@ def compare_checkpoint(model: ModelSpec) -> MatchReport:
     proposal = propose(model, checkpoint)
     with skip_weight_init():
         module = build_network(proposal.spec, proposal.arguments).module
-    return match_state_dict(module, proposal.fitted(module), fresh_head=proposal.fresh_head)
+    return match_state_dict(module, proposal.tensors, fresh_head=proposal.fresh_head)
 
 
 def same_model(first: ModelSpec, second: ModelSpec) -> bool:

@@ -52,8 +52,7 @@ def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float)
     ``damages`` are finite and >= 0, those of each layer (J_i,), gentlest choice first; ``savings`` are those of the
     same choices, whose sum over layers must be at least ``required``.
 
-    Raises:
-        InfeasibleBudget: even the greatest savings fall short; ``nearest`` is their sum.
+    Raises InfeasibleBudget if even the greatest savings fall short; ``nearest`` is their sum.
     """
     possible = float(sum(saving.max() for saving in savings))
     required -= 1e-9 * possible  # the last bit of a sum must not make a budget infeasible

@@ -180,8 +180,7 @@ def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...
 def budget_of(schedule: Schedule, *results: RunResult) -> dict[str, float]:
     """Return the savings of ``schedule``, in the unit of each budget kind, from the costs measured in ``results``.
 
-    Raises:
-        InvalidSchedule: a layer was not measured with its compression in any of these runs.
+    Raises InvalidSchedule if a layer was not measured with its compression in any of these runs.
     """
     curve_sets = {curve_set.compression: curve_set for curve_set in map(curves_of, results)}
     choices: dict[str, Choice] = {}

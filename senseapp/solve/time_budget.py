@@ -68,8 +68,7 @@ def schedule_within(
 def time_range(result: RunResult, times: LayerTimes) -> tuple[float, float]:
     """Return the least predicted time of any schedule, and the time of the unchanged network, in seconds.
 
-    Raises:
-        InvalidSpec: no layer of the run has a time.
+    Raises InvalidSpec if no layer of the run has a time.
     """
     problem = any_problem(result, Limits())
     curves = problem.curve_set.curves

@@ -31,8 +31,7 @@ def with_true_size(
     the schedule for a predicted fraction removed, ``true_fraction`` the fraction that a schedule truly removes; at most
     :data:`_ROUNDS` schedules are tried.
 
-    Raises:
-        InfeasibleBudget: no schedule tried removes enough; ``nearest`` is the largest fraction removed.
+    Raises InfeasibleBudget if no schedule tried removes enough; ``nearest`` is the largest fraction removed.
     """
     asked, most = target, 0.0
     enough: dict[float, Schedule] = {}
@@ -172,8 +171,7 @@ def trade_off(
     method cannot meet are left out. With ``step``, targets are multiples of it, as on a slider, and may be fewer. For
     pruning, ``groups`` give true figures. For the other settings see :func:`make_schedule`.
 
-    Raises:
-        InvalidSpec: fewer than two points, no such method, or a budget that this compression cannot meet.
+    Raises InvalidSpec for fewer than two points, an unknown method, or a budget that this compression cannot meet.
     """
     if points < 2:
         raise InvalidSpec(f"A trade-off needs at least 2 points, got {points}.")

@@ -151,8 +151,7 @@ class Task(ABC):
         read outputs in one way. Outputs on the device ``meta`` have shapes alone. ``num_classes`` is their number where
         it is known otherwise; with ``every``, layouts come too that values make improbable, for labels to judge.
 
-        Raises:
-            UnsupportedModel: it is no output of this task.
+        Raises UnsupportedModel if it is no output of this task.
         """
         return ()
 

@@ -119,8 +119,7 @@ def fit_numbers(
 
     ``confirmed`` are pairs (label, output) that a person gave, which win; ``more`` readings are known for such files.
 
-    Raises:
-        InvalidDataset: no reading fits.
+    Raises InvalidDataset if no reading fits.
     """
     is_given = bool(confirmed and written.used)
     orders = (_given(written, model, confirmed),) if is_given else class_readings(written, model, more)

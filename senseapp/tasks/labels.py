@@ -121,8 +121,7 @@ def read_class_map(content: bytes) -> tuple[tuple[str, int], ...]:
     JSON is an object from names to numbers (torchvision's ``class_to_idx``), from numbers to names (``id2label``), or
     an array of names.
 
-    Raises:
-        InvalidDataset: it is none of these, can be read in two ways, or gives a label two classes.
+    Raises InvalidDataset if it is none of these, can be read in two ways, or gives a label two classes.
     """
     try:
         written = decoded_text(content, _MOST_BYTES)

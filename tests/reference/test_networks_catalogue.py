@@ -9,8 +9,8 @@ import torch
 import torchvision
 
 from scripts.build_catalogue import all_architectures, survey_architecture
+from senseapp.networks.checkpoints.architectures import load_index
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
-from senseapp.networks.checkpoints.fingerprint import load_fingerprints
 from senseapp.networks.checkpoints.stored_networks import find_networks
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.catalogue import CATALOGUE_FILE, find_entry, load_catalogue
@@ -36,7 +36,7 @@ def test_the_index_describes_the_installed_versions():
 def test_every_installed_architecture_is_in_the_index():
     indexed = [(entry.library, entry.name) for entry in load_catalogue()]
     assert indexed == all_architectures(), REBUILD
-    assert [(item.library, item.name) for item in load_fingerprints()] == indexed, REBUILD
+    assert [(item.library, item.name) for item in load_index().architectures] == indexed, REBUILD
 
 
 @pytest.mark.slow

@@ -67,8 +67,7 @@ class _Reader:
 def least_error_order(group: ChannelGroup, moments: obs.InputMoments) -> list[int]:
     """Return the units of ``group``, ascending by the error after compensation.
 
-    Raises:
-        MeasurementFailed: no layer reads the channels with weights that could compensate.
+    Raises MeasurementFailed if no layer reads the channels with weights that could compensate.
     """
     readers = list(_readers(group, moments))
     if not readers:

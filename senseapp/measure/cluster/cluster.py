@@ -35,8 +35,7 @@ class Cluster:
 def connected(address: str, *, device: str) -> Iterator[Cluster]:
     """Join the cluster inside the block.
 
-    Raises:
-        ClusterFailed: Ray is not installed, no cluster responds at ``address``, or it has no free worker.
+    Raises ClusterFailed if Ray is not installed, no cluster responds at ``address``, or it has no free worker.
     """
     try:
         import ray

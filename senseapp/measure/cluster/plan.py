@@ -1,19 +1,17 @@
 """Plan of a distributed run: blocks of layers times spans of images, chosen by predicted time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from senseapp.data.pictures import survey_images
+from senseapp.measure.session import Session
+from senseapp.measure.sweep import Sweep
 from senseapp.records.inputs import num_held_out
 from senseapp.records.spec import RunSpec
-
-if TYPE_CHECKING:
-    from senseapp.measure.sweep import Sweep
+from senseapp.tasks import task_named
 
 _TIMED_IMAGES = 32  # of the passes that the plan is made from
 
@@ -88,10 +86,6 @@ def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[R
     Raises:
         SenseError: as for the run itself.
     """
-    from senseapp.data.pictures import survey_images  # imports torch, like the modules below
-    from senseapp.measure.session import Session
-    from senseapp.tasks import task_named
-
     asked = spec.sensitivity.num_samples
     listed = spec.data.kind in ("folder", "archive")
     few = asked if asked is not None and asked <= _TIMED_IMAGES else _TIMED_IMAGES if asked or listed else None

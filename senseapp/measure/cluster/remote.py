@@ -118,8 +118,7 @@ def block_task(
 def prepare(setup: RunSetup) -> Measurer:
     """Prepare this machine for a run.
 
-    Raises:
-        ClusterFailed: the library versions or the order of the layers differ from the driver's.
+    Raises ClusterFailed if the library versions or the order of the layers differ from the driver's.
     """
     different = differences(setup.versions, versions_here())
     if different:

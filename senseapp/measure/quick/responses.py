@@ -5,12 +5,10 @@ boxes, so that it cannot tell this from small moves of every box. But the gradie
 exactly zero at such a layer: one image and a backward pass for each part of the output show what a layer reaches.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +18,10 @@ from senseapp.core.errors import MeasurementFailed
 from senseapp.measure.accumulation import Key
 from senseapp.measure.plan import precision_context
 from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
+from senseapp.measure.sweep import Sweep
 from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.profile import CONVOLUTIONS
 from senseapp.networks.trace import CallTrace
-
-if TYPE_CHECKING:
-    from senseapp.measure.sweep import Sweep
 
 
 class Responses(ABC):

@@ -14,13 +14,11 @@ Source: Martens (2020), JMLR 21, sections 8 and 9 (generalized Gauss-Newton); Th
 arXiv 1801.05787, equation 6, for pruning by Fisher information.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -32,6 +30,7 @@ from senseapp.measure.plan import memory_bytes, micro_batches, precision_context
 from senseapp.measure.quick.recorder import Recorder
 from senseapp.measure.quick.responses import ChannelResponses, Responses, WeightResponses, find_reach, inner_products
 from senseapp.measure.quick.true_passes import true_divergences
+from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Gathered, Predictions, stored
 from senseapp.networks.network import images_per_pass
@@ -39,9 +38,6 @@ from senseapp.records.inputs import MOST_SCANNED, num_previewed
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.tasks import Task
 from senseapp.tasks.directions import PartedDirections, ScanDirections
-
-if TYPE_CHECKING:
-    from senseapp.measure.sweep import Sweep
 
 DIRECTIONS = 2  # random signs at the output: each is one backward pass
 _MOST_MACS = 4e12  # of a scan, between the fewest and the most images: some minutes on two cores at most

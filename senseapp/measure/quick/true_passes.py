@@ -5,12 +5,9 @@ which no gradient there shows, so large estimates are off by factors of five and
 from the layer on, over a few images, includes these effects.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,11 +16,9 @@ from senseapp.core.texts import plural
 from senseapp.measure.accumulation import BaselineOutputs, Key
 from senseapp.measure.measurer import MeasurementJob, Measurer
 from senseapp.measure.plan import representative_positions
+from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement
-
-if TYPE_CHECKING:
-    from senseapp.measure.sweep import Sweep
 
 _LARGE = 1.5  # times the notable divergence: estimates from here on are checked
 _PREPARATION = 0.01  # of a whole pass, to compress a layer

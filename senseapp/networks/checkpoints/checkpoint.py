@@ -65,8 +65,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
     Weights that are stored in parts (masks of pruning, norms and directions) are composed.
 
-    Raises:
-        InvalidCheckpoint: the file is missing, damaged, of another form, or without weights.
+    Raises InvalidCheckpoint if the file is missing, damaged, of another form, or without weights.
     """
     path = Path(path)
     if not is_model_folder(path):

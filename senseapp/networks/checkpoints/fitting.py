@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, first_line_of
 from senseapp.core.texts import first_names
+from senseapp.networks.checkpoints.architectures import COMPUTED_SUFFIXES, architecture_named, is_layer
 from senseapp.networks.checkpoints.checkpoint import Checkpoint, number_notes, read_checkpoint
-from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, is_layer
 from senseapp.networks.checkpoints.misfits import (
     FLOAT_WEIGHTS,
     match_state_dict,
@@ -20,7 +20,7 @@ from senseapp.networks.checkpoints.misfits import (
     why_nothing_fits,
 )
 from senseapp.networks.checkpoints.model_folder import CONFIG_FILE
-from senseapp.networks.checkpoints.recognise import BY_ORDER_NOTE, ArchitectureMatch, fingerprint_named, named_by_order
+from senseapp.networks.checkpoints.recognise import BY_ORDER_NOTE, ArchitectureMatch, named_by_order
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork, choose_network, find_networks
 from senseapp.networks.loaded import LoadedModel, seeded_weights, skip_weight_init
 from senseapp.networks.sources.libraries import build_on_meta, output_width
@@ -34,8 +34,7 @@ def load_tensors(
 
     ``fresh_head`` names a classifier that the checkpoint lacks; it is initialised from a fixed seed.
 
-    Raises:
-        InvalidCheckpoint: a weight is missing, surplus, of another shape or quantized; the module is unchanged.
+    Raises InvalidCheckpoint if a weight is missing, surplus, of another shape or quantized; the module is unchanged.
     """
     report = match_state_dict(module, tensors, fresh_head=fresh_head)
     if not report.fits:
@@ -74,7 +73,6 @@ class Proposal:
         file_name: of the checkpoint.
         tensors: its weights, under the architecture's names.
         fresh_head: name of the classifier that the checkpoint lacks; empty where it has one.
-        order: the checkpoint's names in the architecture's order, if only order and shapes fit; else empty.
         arguments: that the architecture is built with, beside the sizes in ``spec``; of a ``config.json``.
         notes: sentences on the choice, and on weights left out.
     """
@@ -83,19 +81,8 @@ class Proposal:
     file_name: str
     tensors: Mapping[str, Tensor]
     fresh_head: str = ""
-    order: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-    def fitted(self, module: nn.Module) -> Mapping[str, Tensor]:
-        """Return the weights under the names of ``module``, which is the architecture.
-
-        Raises:
-            InvalidCheckpoint: order and shapes fit, but a variance would be negative.
-        """
-        if not self.order:
-            return self.tensors
-        return named_by_order(module, self.tensors, self.order, file_name=self.file_name, title=self.spec.title)
 
 
 def load_from_checkpoint(
@@ -120,11 +107,16 @@ def load_from_checkpoint(
     report(f"Building {proposal.spec.title}")
     with skip_weight_init():
         loaded = build(proposal.spec, proposal.arguments)
-    weights, title = proposal.fitted(loaded.module), proposal.spec.title
     named = () if checkpoint.config is None else checkpoint.config.class_names
     if len(named) != loaded.num_classes:
         named = loaded.class_names  # those of the library
-    load_tensors(loaded.module, weights, file_name=proposal.file_name, title=title, fresh_head=proposal.fresh_head)
+    load_tensors(
+        loaded.module,
+        proposal.tensors,
+        file_name=proposal.file_name,
+        title=proposal.spec.title,
+        fresh_head=proposal.fresh_head,
+    )
     return dataclasses.replace(
         loaded,
         pretrained=True,
@@ -139,7 +131,7 @@ def networks_in(spec: ModelSpec, checkpoint: Checkpoint) -> tuple[StoredNetwork,
     """Return the networks in ``checkpoint``; where ``spec`` names an architecture, those of it."""
     if (described := _described(spec, checkpoint)) is not None:
         return (described,)
-    return find_networks(checkpoint, fingerprint_named(spec.library, spec.name))
+    return find_networks(checkpoint, architecture_named(spec.library, spec.name))
 
 
 def _described(spec: ModelSpec, checkpoint: Checkpoint) -> StoredNetwork | None:
@@ -176,8 +168,7 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNe
 
     ``networks`` is the result of :func:`networks_in`, if it is known already.
 
-    Raises:
-        InvalidCheckpoint: no known architecture fits, or the weights contradict the sizes in ``spec``.
+    Raises InvalidCheckpoint if no known architecture fits, or the weights contradict the sizes in ``spec``.
     """
     networks, file_name = networks or networks_in(spec, checkpoint), checkpoint.file_name
     network = choose_network(networks, spec.network, file_name=file_name)
@@ -198,13 +189,14 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNe
         if chosen.head is not None:
             tensors = chosen.head.renamed(tensors)
             fresh_head = chosen.head.own if chosen.without_head else ""
+        if chosen.by_order:
+            tensors = named_by_order(chosen, tensors, file_name=file_name)
     notes += (*_config_notes(network, checkpoint), *_file_notes(network, networks), *checkpoint.notes)
     return Proposal(
         spec=dataclasses.replace(_sized(spec, chosen, file_name=file_name), checkpoint="", network=""),
         file_name=file_name,
         tensors=tensors,
         fresh_head=fresh_head,
-        order=() if chosen is None else chosen.order,
         arguments={} if network.config is None else network.config.arguments,
         notes=(*notes, *number_notes(tensors)),
     )
@@ -266,8 +258,7 @@ def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]
 
     The choice of :func:`propose` comes first; the second value is sentences on how it was recognised.
 
-    Raises:
-        InvalidCheckpoint: it cannot be read, or fits no architecture.
+    Raises InvalidCheckpoint if it cannot be read, or fits no architecture.
     """
     checkpoint = read_checkpoint(spec.checkpoint)
     network = choose_network(networks_in(spec, checkpoint), spec.network, file_name=checkpoint.file_name)
@@ -307,11 +298,11 @@ def _choose(spec: ModelSpec, network: StoredNetwork, checkpoint: Checkpoint) -> 
 
 def _sized(spec: ModelSpec, read: ArchitectureMatch | None, *, file_name: str) -> ModelSpec:
     """Return ``spec`` with the sizes of the weights; raises InvalidCheckpoint where they contradict it."""
-    fingerprint = fingerprint_named(spec.library, spec.name)
+    architecture = architecture_named(spec.library, spec.name)
     changes: dict[str, int] = {}
     for what, unit in _UNITS.items() if read is not None else ():
         found, wanted = getattr(read, what), getattr(spec, what)
-        is_its_own = what == "img_size" and fingerprint is not None and found == fingerprint.img_size
+        is_its_own = what == "img_size" and architecture is not None and found == architecture.img_size
         if found is None or (is_its_own and wanted is None):
             continue
         if wanted not in (None, found):

@@ -6,12 +6,17 @@ from collections.abc import Collection, Mapping
 from torch import Tensor, nn
 
 from senseapp.core.texts import first_names
+from senseapp.networks.checkpoints.architectures import (
+    COMPUTED_SUFFIXES,
+    Shapes,
+    architecture_named,
+    shapes_of,
+    weights_only,
+)
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
-from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, shapes_of, weights_only
-from senseapp.networks.checkpoints.recognise import PARAMETRIZED, fingerprint_named
+from senseapp.networks.checkpoints.recognise import PARAMETRIZED
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork
 from senseapp.networks.checkpoints.weights_file import MERGE_SHARDS
-from senseapp.networks.sources.libraries import architecture_shapes
 from senseapp.records.inputs import MatchReport, Mismatch
 
 
@@ -181,13 +186,10 @@ def _not_the_closest(checkpoint: Checkpoint, network: StoredNetwork) -> str:
 
 def _sized_as(network: StoredNetwork) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the closest architecture, with classes, channels and image size of the weights."""
-    closest, found = network.candidates[0], network.shapes
-    own, fingerprint = (
-        architecture_shapes(closest.library, closest.name),
-        fingerprint_named(closest.library, closest.name),
-    )
-    for name, pattern in (fingerprint.free.patterns if fingerprint else {}).items():
-        lengths = found.get(name, own.get(name, ()))
-        if len(lengths) == len(pattern):
-            own = own | {name: tuple(b if a is None else a for a, b in zip(pattern, lengths, strict=True))}
-    return weights_only(own)
+    closest = architecture_named(network.candidates[0].library, network.candidates[0].name)
+    assert closest is not None
+    own, found = closest.shapes, network.shapes
+    for name, pattern in closest.free.patterns.items():
+        if len(lengths := found.get(name, ())) == len(pattern):
+            own[name] = tuple(b if a is None else a for a, b in zip(pattern, lengths, strict=True))
+    return own

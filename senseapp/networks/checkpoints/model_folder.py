@@ -70,8 +70,7 @@ def opened_model_folder(path: Path) -> Iterator[tuple[Path, ModelConfig | None]]
 
     The weights of a zip are unpacked beside other temporary files, and removed at the end.
 
-    Raises:
-        InvalidCheckpoint: it is damaged, holds no weights or several, or its ``config.json`` cannot be used.
+    Raises InvalidCheckpoint if it is damaged, holds no weights or several, or its ``config.json`` cannot be used.
     """
     if path.is_dir():
         yield _in_folder(path)
@@ -161,8 +160,7 @@ def _weights_among(names: Sequence[str], *, of: str) -> str:
 def read_config(content: bytes, *, of: str) -> ModelConfig:
     """Read the bytes of a ``config.json``; ``of`` names its folder in messages.
 
-    Raises:
-        InvalidCheckpoint: it is no JSON object, or holds a value that no network is built with.
+    Raises InvalidCheckpoint if it is no JSON object, or holds a value that no network is built with.
     """
     try:
         if len(content) > _MOST_CONFIG_BYTES:

@@ -16,14 +16,12 @@ generative adversarial networks" (2018), equation 8.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-_PARAMETRIZED = "parametrizations."
-_BY_PARAMETRIZATION = "parametrizations, with torch's own functions at their defaults"
-_PARTS = ("original", "original0", "original1", "0._u", "0._v", "0.base", "1._u", "1.base")
+_KNOWN = (".original", ".original0", ".original1", ".0._u", ".0._v", ".0.base", ".1._u", ".1.base")
 """Of the parametrizations of torch; of several in a row only one is known."""
 Named = Mapping[str, Tensor]
 
@@ -46,42 +44,31 @@ def plain_weights(tensors: Named) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     return whole, tuple(f"Put together from {source}: {count} weights." for source, count in counted.items())
 
 
-def _composed(tensors: Named, name: str) -> tuple[str, str, Tensor, set[str]] | None:
+def _composed(tensors: Named, name: str) -> tuple[str, str, Tensor, list[str]] | None:
     """Return the weight that ``name`` is the main part of: its name, what it is of, itself, and its other parts."""
-    stem, _, ending = name.rpartition(".")
-    layer, _, inside = stem.rpartition(_PARAMETRIZED)
-    weight: Tensor | None = None
-    if ending in ("original", "original1") and _PARAMETRIZED in name:
-        at = {part: tensors[f"{stem}.{part}"] for part in _PARTS if f"{stem}.{part}" in tensors}
-        if at.keys() == {"original0", "original1"}:
-            weight = _with_norm(at["original0"], at["original1"])
-        elif at.keys() == {"original", "0._u", "0._v"}:
-            weight = _by_spectral_norm(at["original"], at["0._u"], at["0._v"])
-        others = {f"{stem}.{part}" for part in at} - {name}
-        return None if weight is None else (f"{layer}{inside}", _BY_PARAMETRIZATION, weight, others)
-    if name.endswith("_v") and (weight := _with_norm(tensors.get(f"{name[:-2]}_g"), tensors[name])) is not None:
-        return name[:-2], "norms and directions (weight_norm)", weight, {f"{name[:-2]}_g"}
-    base = name.removesuffix("_orig")
-    if (weight := _masked(tensors[name], tensors.get(f"{base}_mask"))) is not None:
-        return base, "weights and masks of pruning", weight, {f"{base}_mask"}
-    if base != name:
-        parts = {f"{base}_u", f"{base}_v"}
-        weight = _by_spectral_norm(tensors[name], tensors.get(f"{base}_u"), tensors.get(f"{base}_v"))
+    for main, others, compose, source in _RULES:
+        stem, parts = name.removesuffix(main), [name.removesuffix(main) + other for other in others]
+        if not name.endswith(main) or not all(part in tensors for part in parts):
+            continue
+        is_known = main in _KNOWN
+        if is_known and sum(f"{stem}{part}" in tensors for part in _KNOWN) != 1 + len(others):
+            continue
+        weight = compose(tensors[name], *(tensors[part] for part in parts))
         if weight is not None:
-            return base, "weights and their largest singular values (spectral_norm)", weight, parts
+            return stem.replace("parametrizations.", "") if is_known else stem, source, weight, parts
     return None
 
 
-def _masked(weight: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Return ``weight`` times a mask of 0 and 1; None without one."""
-    if mask is None or mask.shape != weight.shape or not bool(((mask == 0) | (mask == 1)).all()):
+def _masked(weight: Tensor, mask: Tensor) -> Tensor | None:
+    """Return ``weight`` times a mask of 0 and 1; None for another."""
+    if mask.shape != weight.shape or not bool(((mask == 0) | (mask == 1)).all()):
         return None
     return weight * mask.to(weight.dtype)
 
 
-def _with_norm(norm: Tensor | None, direction: Tensor) -> Tensor | None:
+def _with_norm(direction: Tensor, norm: Tensor) -> Tensor | None:
     """Return ``g · v / ‖v‖``, with the norm over the axes where ``g`` has length 1."""
-    if norm is None or direction.dim() == 0 or norm.dim() not in (0, direction.dim()):
+    if direction.dim() == 0 or norm.dim() not in (0, direction.dim()):
         return None
     if any(length not in (1, whole) for length, whole in zip(norm.shape, direction.shape, strict=False)):
         return None
@@ -92,12 +79,25 @@ def _with_norm(norm: Tensor | None, direction: Tensor) -> Tensor | None:
     return norm.float() * direction.float() / length
 
 
-def _by_spectral_norm(weight: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
+def _by_spectral_norm(weight: Tensor, left: Tensor, right: Tensor) -> Tensor | None:
     """Return ``weight / uᵀ W v``, with W the weight as a matrix whose first axis is that of ``u``."""
-    if left is None or right is None or left.dim() != 1 or right.dim() != 1 or weight.dim() < 2:
+    if left.dim() != 1 or right.dim() != 1 or weight.dim() < 2:
         return None
     axes = [axis for axis, length in enumerate(weight.shape[:2]) if length == left.numel()]
     if not axes or left.numel() * right.numel() != weight.numel():
         return None
     matrix = weight.float().movedim(axes[0], 0).flatten(1)
     return weight.float() / torch.dot(left.float(), torch.mv(matrix, right.float()))
+
+
+_BY_PARAMETRIZATION = "parametrizations, with torch's own functions at their defaults"
+_BY_MASK = "weights and masks of pruning"
+_RULES: tuple[tuple[str, tuple[str, ...], Callable[..., Tensor | None], str], ...] = (
+    (".original1", (".original0",), _with_norm, _BY_PARAMETRIZATION),
+    (".original", (".0._u", ".0._v"), _by_spectral_norm, _BY_PARAMETRIZATION),
+    ("_v", ("_g",), _with_norm, "norms and directions (weight_norm)"),
+    ("_orig", ("_mask",), _masked, _BY_MASK),
+    ("", ("_mask",), _masked, _BY_MASK),
+    ("_orig", ("_u", "_v"), _by_spectral_norm, "weights and their largest singular values (spectral_norm)"),
+)
+"""Ends of the names of the main part and of the others, what composes them, and what they are of."""

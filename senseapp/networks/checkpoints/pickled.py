@@ -119,8 +119,7 @@ class PickleReader:
     def read(self, file: IO[bytes]) -> object:
         """Return the value of one pickle, from the position of ``file``, which is seekable, to the pickle's end.
 
-        Raises:
-            ValueError: the pickle is incomplete, or takes too many steps.
+        Raises ValueError if the pickle is incomplete, or takes too many steps.
         """
         start = file.tell()
         try:

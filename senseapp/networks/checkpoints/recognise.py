@@ -1,35 +1,29 @@
 """Recognition of a network's architecture by names and shapes of its weights, or by order and shapes alone.
 
-Order and shapes serve checkpoints with unknown names, such as those converted from another framework: signatures of
-(place, shape) are compared. Exchanged neighbours of equal shape would not be detected, so such a match is a guess that
-the accuracy of the uncompressed network confirms or refutes. Only files that ``torch.save`` wrote are matched: writers
-of safetensors sort weights by name.
+Order and shapes serve checkpoints with unknown names, such as those converted from another framework. Exchanged
+neighbours of equal shape would not be detected, so such a match is a guess that the accuracy of the uncompressed
+network confirms or refutes. Only files that ``torch.save`` wrote are matched: writers of safetensors sort weights by
+name.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.checkpoints.fingerprint import (
-    COMPUTED_SUFFIXES,
+from senseapp.networks.checkpoints.architectures import (
+    Architecture,
     BuiltWith,
-    Fingerprint,
-    OrderedWeights,
+    FreeDimensions,
     Shapes,
-    by_place,
+    architecture_named,
     is_layer,
-    load_fingerprints,
-    signature_of,
     weights_only,
 )
 from senseapp.networks.sources.catalogue import find_entry
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 T = TypeVar("T")
 
@@ -127,83 +121,77 @@ def ranked(candidates: Iterable[ArchitectureMatch], *, arch_hint: str, file_name
     return tuple(sorted(candidates, key=lambda each: _sort_key(each, arch_hint, compact))[:20])
 
 
-def candidate_of(fingerprint: Fingerprint, shapes: Shapes, **fit: Any) -> ArchitectureMatch:
+def candidate_of(architecture: Architecture, shapes: Shapes, **fit: Any) -> ArchitectureMatch:
     """Return an architecture as a candidate, with the sizes that ``shapes`` have under its names.
 
     ``fit`` are further fields of the candidate.
     """
-    sizes = asdict(fingerprint.free.read_off(shapes))
-    return ArchitectureMatch(library=fingerprint.library, name=fingerprint.name, **sizes, **fit)
+    sizes = asdict(architecture.free.read_off(shapes))
+    return ArchitectureMatch(library=architecture.library, name=architecture.name, **sizes, **fit)
 
 
-def fit_by_names(fingerprint: Fingerprint, shapes: Shapes, signature: int) -> ArchitectureMatch | None:
-    """Return the architecture as a candidate if these weights, of that signature, have its names and shapes."""
-    if not _size_is_whole(fingerprint, shapes) or not fingerprint.fits(shapes, signature):
-        return None
-    size = fingerprint.free.read_off(shapes).img_size
-    score = 1.0 if size in (None, fingerprint.img_size) else 0.99
-    return candidate_of(fingerprint, shapes, exact=True, score=score)
-
-
-def _size_is_whole(fingerprint: Fingerprint, shapes: Shapes) -> bool:
+def _size_is_whole(architecture: Architecture, shapes: Shapes) -> bool:
     """Return whether the shapes give an image size, where they depend on one."""
-    return (fingerprint.free.read_off(shapes).img_size is None) == (fingerprint.free.size is None)
+    return (architecture.free.read_off(shapes).img_size is None) == (architecture.free.size is None)
 
 
-def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> ArchitectureMatch | None:
+def fit_by_order(architecture: Architecture, orders: Sequence[Shapes]) -> ArchitectureMatch | None:
     """Return the architecture as a candidate if its shapes fit those of the checkpoint in one of ``orders``."""
-    for ordered in orders:
-        free = fingerprint.free_shapes(ordered)
-        if free is not None and _size_is_whole(fingerprint, free):
-            return candidate_of(fingerprint, free, score=0.96, order=ordered.names)
+    for order in orders:
+        if len(order) != len(architecture.places):
+            continue
+        placed = dict(zip(architecture.shapes, order.values(), strict=True))
+        fits = architecture.fixed.items() <= placed.items() and architecture.free.fit(placed)
+        if fits and _size_is_whole(architecture, placed):
+            return candidate_of(architecture, placed, score=0.96, order=tuple(order))
     return None
 
 
-def fit_inexactly(fingerprint: Fingerprint, shapes: Shapes, own: Shapes) -> ArchitectureMatch | None:
-    """Return the architecture as a candidate if all its weights are there, but perhaps for its classifier.
+def fit_by_names(architecture: Architecture, shapes: Shapes) -> ArchitectureMatch | None:
+    """Return the architecture as a candidate if all its weights are in ``shapes``, but perhaps for its classifier.
 
-    ``own`` are the architecture's weights as its library builds it, ``shapes`` those of the checkpoint. A classifier of
-    another name is accepted if no other layer is surplus. None if another weight is missing, or if a surplus layer is
-    inside the network: that is another architecture.
+    A classifier of another name is accepted if no other layer is surplus. None if another weight is missing, or if a
+    surplus layer is inside the network: that is another architecture.
     """
-    free = fingerprint.free
-    own = {**own, **{name: () for name in free.patterns if name not in own}}  # some are built without a classifier
-    missing = [name for name in own if name not in shapes]
-    fixed = (name for name in own if name in shapes and name not in free.patterns)
-    if any(shapes[name] != own[name] for name in fixed) or not free.fit(shapes, set(free.patterns) - set(missing)):
+    free, fixed = architecture.free, architecture.fixed
+    missing = [name for name in free.patterns if name not in shapes]
+    if not (fixed.items() <= shapes.items() and free.fit(shapes, free.patterns.keys() - missing)):
         return None
-    surplus = [name for name in shapes if name not in own]
+    surplus = [name for name in shapes if name not in fixed and name not in free.patterns]
     head = None
     if missing:
         classifier = missing[0].rpartition(".")[0]
-        if not free.classes or {name for name in own if name.startswith(f"{classifier}.")} != set(missing):
+        if not free.classes or free.classes[0].rpartition(".")[0] != classifier:
             return None
-        if free.classes[0].rpartition(".")[0] != classifier:
+        if {name for name in (*fixed, *free.patterns) if name.startswith(f"{classifier}.")} != set(missing):
             return None
-        head = _head_in(surplus, shapes, fingerprint, classifier)
+        head = _head_in(surplus, shapes, free, classifier)
         taken = {name.replace(classifier, head.found, 1) for name in missing}
         surplus = [name for name in surplus if name not in taken]
         if head.found and any(is_layer(shapes[name]) for name in surplus):
             return None
-    if layers_between(surplus, shapes, own) or not _size_is_whole(fingerprint, shapes):
+    inside = _layers_between(surplus, shapes, (*fixed, *free.patterns))
+    if inside or not _size_is_whole(architecture, shapes):
         return None
     score = 0.97 if head and not head.found else 0.975 if surplus else 0.98
+    if exact := not (head or surplus):
+        score = 1.0 if free.read_off(shapes).img_size in (None, architecture.img_size) else 0.99
     renamed = head.renamed(shapes) if head else shapes
-    return candidate_of(fingerprint, renamed, score=score, head=head, surplus=tuple(surplus))
+    return candidate_of(architecture, renamed, exact=exact, score=score, head=head, surplus=tuple(surplus))
 
 
-def _head_in(surplus: Sequence[str], shapes: Shapes, fingerprint: Fingerprint, own: str) -> HeadFit:
+def _head_in(surplus: Sequence[str], shapes: Shapes, free: FreeDimensions, own: str) -> HeadFit:
     """Return the only layer of ``surplus`` with the shapes of the classifier; an empty name if not exactly one."""
-    patterns = {name.rpartition(".")[2]: name for name in fingerprint.free.patterns if name.startswith(f"{own}.")}
+    patterns = {name.rpartition(".")[2]: name for name in free.patterns if name.startswith(f"{own}.")}
     found = []
     for layer in dict.fromkeys(name.rpartition(".")[0] for name in surplus):
         renamed = {own_name: shapes.get(f"{layer}.{suffix}", ()) for suffix, own_name in patterns.items()}
-        if fingerprint.free.fit(renamed, patterns.values()) and len({shape[0] for shape in renamed.values()}) == 1:
+        if free.fit(renamed, patterns.values()) and len({shape[0] for shape in renamed.values()}) == 1:
             found.append(layer)
     return HeadFit(own=own, found=found[0] if len(found) == 1 else "")
 
 
-def layers_between(surplus: Iterable[str], shapes: Shapes, own: Shapes) -> list[str]:
+def _layers_between(surplus: Iterable[str], shapes: Shapes, own: Iterable[str]) -> list[str]:
     """Return the surplus weights of layers inside the network's modules, or at its top level."""
     modules = {name[: dot.start()] for name in own for dot in re.finditer(r"\.", name)}
     return [
@@ -233,15 +221,8 @@ def _compact(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
-def fingerprint_named(library: str, name: str) -> Fingerprint | None:
-    """Return the fingerprint of one architecture (a weights tag after a dot is ignored), or None."""
-    architecture = name.split(".", 1)[0]
-    matches = (item for item in load_fingerprints() if (item.library, item.name) == (library, architecture))
-    return next(matches, None)
-
-
-def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]:
-    """Return the weights in the orders to try: as in the file, and grouped by layer.
+def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[Shapes, ...]:
+    """Return the shapes of the weights in the orders to try: as in the file, and grouped by layer.
 
     A layer's weights are its weight, bias, running mean and running variance. Integer tensors (counters and tables of
     positions) are left out, whatever their names. None where weights are computed from others.
@@ -250,10 +231,7 @@ def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]
     if len(names) > 10_000 or any(map(PARAMETRIZED.search, names)):  # the largest architecture has 2,683
         return ()
     orders = dict.fromkeys((_layer_by_layer(names), tuple(names)))
-    shapes = (tuple(tuple(tensors[name].shape) for name in order) for order in orders)
-    return tuple(
-        OrderedWeights(order, own, signature_of(by_place(own))) for order, own in zip(orders, shapes, strict=True)
-    )
+    return tuple({name: tuple(tensors[name].shape) for name in order} for order in orders)
 
 
 def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
@@ -265,21 +243,17 @@ def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for held in layers.values() for _, name in sorted(held, key=lambda each: each[0]))
 
 
-def named_by_order(
-    module: nn.Module, tensors: Mapping[str, Tensor], order: Sequence[str], *, file_name: str, title: str
-) -> dict[str, Tensor]:
-    """Return the weights under ``module``'s names for the same places in the order.
+def named_by_order(match: ArchitectureMatch, tensors: Mapping[str, Tensor], *, file_name: str) -> dict[str, Tensor]:
+    """Return the weights in the order of ``match`` under the names of its architecture.
 
-    ``order`` lists the names of ``tensors`` in the architecture's order, see :func:`ordered_weights`.
-
-    Raises:
-        InvalidCheckpoint: a variance would be negative, so the order is wrong.
+    Raises InvalidCheckpoint if a variance would be negative, so the order is wrong.
     """
-    own = [name for name in module.state_dict() if not name.endswith(COMPUTED_SUFFIXES)]
-    for name, found in zip(own, order, strict=True):
+    architecture = architecture_named(match.library, match.name)
+    named = dict(zip(architecture.shapes if architecture else (), match.order, strict=True))
+    for name, found in named.items():
         if name.endswith(_VARIANCE_SUFFIX) and bool((tensors[found] < 0).any()):
             raise InvalidCheckpoint(
-                f"The shapes of {file_name} fit {title} in their order, but {found} would be a variance and holds "
-                "negative numbers, so the order is another one. Save the weights under the names of the architecture."
+                f"The shapes of {file_name} fit {match.title} in their order, but {found} would be a variance and "
+                "holds negative numbers, so the order is another one. Save the weights under the architecture's names."
             )
-    return {name: tensors[found] for name, found in zip(own, order, strict=True)}
+    return {name: tensors[found] for name, found in named.items()}

@@ -14,31 +14,29 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.checkpoints.checkpoint import Checkpoint
-from senseapp.networks.checkpoints.fingerprint import (
-    Fingerprint,
+from senseapp.networks.checkpoints.architectures import (
+    Architecture,
     Shapes,
-    entry_hash,
+    architecture_named,
     is_layer,
-    load_fingerprints,
+    load_index,
     shapes_of,
-    signature_of,
     weights_only,
 )
+from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.model_folder import ModelConfig
 from senseapp.networks.checkpoints.recognise import (
     ArchitectureMatch,
     candidate_of,
     fit_by_names,
     fit_by_order,
-    fit_inexactly,
     ordered_weights,
     ranked,
 )
-from senseapp.networks.sources.libraries import architecture_shapes
 
 _MOST_PREFIXES = 5_000  # that hold weights enough for a network; a hostile file could have one for each weight
 _AT_THE_TOP = "top level"
@@ -80,7 +78,7 @@ class StoredNetwork:
         return bool(self.candidates) and self.candidates[0].fits
 
 
-def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tuple[StoredNetwork, ...]:
+def find_networks(checkpoint: Checkpoint, only: Architecture | None = None) -> tuple[StoredNetwork, ...]:
     """Return the networks in a file, in its order; ``only`` is the architecture to look for, None: all.
 
     The steps, of which the first that finds anything is the last:
@@ -103,8 +101,7 @@ def choose_network(networks: Sequence[StoredNetwork], wanted: str, *, file_name:
 
     A name is the title of a network, or a part of the title that no other has.
 
-    Raises:
-        InvalidCheckpoint: no network has this name, or several have.
+    Raises InvalidCheckpoint if no network has this name, or several have.
     """
     if not wanted:
         return networks[0]
@@ -120,22 +117,19 @@ def choose_network(networks: Sequence[StoredNetwork], wanted: str, *, file_name:
 class _NetworkSearch:
     """Searches for networks below each prefix of a file's names."""
 
-    def __init__(self, checkpoint: Checkpoint, only: Fingerprint | None, *, built: int = 0) -> None:
+    def __init__(self, checkpoint: Checkpoint, only: Architecture | None) -> None:
         self._checkpoint = checkpoint
         self._only = only
         self._prefixes = _prefixes(checkpoint.tensors)
         self._closest = (-1, "")
-        self._alike: dict[str, list[tuple[Fingerprint, float]]] = {}
-        self.built = built
+        self._alike: dict[str, list[tuple[Architecture, float]]] = {}
 
     def by_names(self) -> list[StoredNetwork]:
         """Return the networks whose weights have the names of an architecture, but perhaps for the classifier."""
         found = []
         for prefix, names in self._prefixes.items():
             shapes = {name.removeprefix(prefix): self._shape(name) for name in names}
-            plausible, signature = self._plausible(prefix, shapes), signature_of(shapes)
-            fits = [fit for item in plausible if (fit := fit_by_names(item, shapes, signature)) is not None]
-            if fits := fits or self._inexactly(plausible, shapes):
+            if fits := _best_fits(self._plausible(prefix, shapes), shapes):
                 found.append(self._with_outer_head(prefix, fits) or self._network(prefix, fits))
         return found
 
@@ -145,16 +139,16 @@ class _NetworkSearch:
         renamed = {".".join(part for part in name.split(".") if part not in _WRAPPERS): named[name] for name in named}
         if renamed.keys() == named.keys() or len(renamed) < len(named):
             return []
-        search = _NetworkSearch(replace(self._checkpoint, tensors=renamed), self._only, built=self.built)
-        return search.by_names()
+        return _NetworkSearch(replace(self._checkpoint, tensors=renamed), self._only).by_names()
 
     def by_order(self) -> list[StoredNetwork]:
         """Return the networks whose weights have the order and shapes of an architecture, under other names."""
         found: dict[tuple[str, ...], StoredNetwork] = {}
+        known = (self._only,) if self._only else load_index().architectures
         if not self._checkpoint.keeps_order:
             return []
         for prefix, names in self._prefixes.items():
-            fitting = [item for item in self._known() if item.num_weights <= len(names)]
+            fitting = [item for item in known if len(item.places) <= len(names)]
             orders = ordered_weights(self._tensors(prefix)) if fitting else ()
             fits = [fit for item in fitting if (fit := fit_by_order(item, orders)) is not None]
             if fits:
@@ -168,9 +162,6 @@ class _NetworkSearch:
             prefix = max(self._prefixes, key=lambda known: (len(self._prefixes[known]), len(known)))
         return self._network(prefix, ())
 
-    def _known(self) -> Sequence[Fingerprint]:
-        return (self._only,) if self._only else load_fingerprints()
-
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._checkpoint.tensors[name].shape)
 
@@ -178,36 +169,20 @@ class _NetworkSearch:
         tensors = self._checkpoint.tensors
         return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
-    def _plausible(self, prefix: str, shapes: Shapes) -> list[Fingerprint]:
-        """Return the architectures whose sketches overlap with the weights below ``prefix``, the largest first."""
-        sketches, known = _sketches(), load_fingerprints()
-        hashes = {entry_hash(name, shape) >> 32 for name, shape in shapes.items()}
-        sought = np.fromiter(hashes, np.uint32, len(hashes))
-        first, last = (np.searchsorted(sketches.hashes, sought, side=side) for side in ("left", "right"))
-        owners = [sketches.owners[a:b] for a, b in zip(first, last, strict=True) if a < b]
-        shared = np.bincount(np.concatenate(owners), minlength=len(known)) if owners else np.zeros(len(known), int)
+    def _plausible(self, prefix: str, shapes: Shapes) -> list[Architecture]:
+        """Return the architectures that may have all their fixed weights below ``prefix``, the largest first."""
+        known, owners = load_index().architectures, _owners()
+        places = [owners.places[weight] for weight in shapes.items() if weight in owners.places]
+        shared = owners.matrix[places].sum(axis=0)
         if self._only is not None:
             shared = np.where([item is self._only for item in known], shared, 0)
         self._closest = max(self._closest, (int(shared.max()), prefix), key=lambda item: item[0])
-        shares = shared / sketches.lengths
-        alike = np.argsort(-shares, kind="stable")[:40]  # to be ranked where none fits
-        self._alike[prefix] = [(known[place], float(shares[place])) for place in alike if shared[place]]
-        places = np.nonzero((shared >= sketches.needed) & (shared > 0))[0]
-        return sorted((known[place] for place in places), key=lambda item: -item.num_weights)
-
-    def _inexactly(self, plausible: Sequence[Fingerprint], shapes: Shapes) -> list[ArchitectureMatch]:
-        """Return the largest architecture, and its twins, that fits but for its classifier or beside others."""
-        for item in plausible:
-            head = item.free.classes[0].rpartition(".")[0] if item.free.classes else ""
-            body = [name for name in item.free.patterns if not head or name.rpartition(".")[0] != head]
-            if self.built >= 12 or not item.free.fit(shapes, body):  # builds take time
-                continue
-            self.built += 1
-            own = weights_only(architecture_shapes(item.library, item.name))
-            if fit_inexactly(item, shapes, own) is not None:
-                twins = [twin for twin in plausible if twin.fixed_signature == item.fixed_signature]
-                return [fit for twin in twins if (fit := fit_inexactly(twin, shapes, own)) is not None]
-        return []
+        # the Jaccard index, below the scores of all that fit
+        alike = 0.95 * shared / (len(shapes) + owners.sizes - shared).clip(1)
+        likeliest = np.argsort(-alike, kind="stable")[:40]  # to be ranked where none fits
+        self._alike[prefix] = [(known[at], round(float(alike[at]), 4)) for at in likeliest if shared[at]]
+        found = [known[at] for at in np.nonzero((shared >= owners.fixed) & (shared > 0))[0]]
+        return sorted(found, key=lambda item: -len(item.places))
 
     def _network(
         self, prefix: str, fits: Sequence[ArchitectureMatch], *, outer: Mapping[str, Tensor] | None = None
@@ -216,9 +191,9 @@ class _NetworkSearch:
         tensors, beside = self._tensors(prefix) | dict(outer or {}), self._beside(prefix)
         shapes = weights_only(shapes_of(tensors))
         done = {(fit.library, fit.name) for fit in fits}
-        alike = [each for each in self._alike.get(prefix, ()) if (each[0].library, each[0].name) not in done]
+        alike = (each for each in self._alike.get(prefix, ()) if (each[0].library, each[0].name) not in done)
         candidates = ranked(
-            [*fits, *(candidate_of(item, shapes, score=_alikeness(item, share, len(shapes))) for item, share in alike)],
+            [*fits, *(candidate_of(item, shapes, score=score) for item, score in alike)],
             arch_hint=self._checkpoint.arch_hint,
             file_name=self._checkpoint.file_name.rpartition(".")[0],
         )
@@ -241,9 +216,8 @@ class _NetworkSearch:
         if any(fit.fits for fit in fits) or not prefix:
             return None
         outer = {name: self._checkpoint.tensors[name] for name in self._outside(prefix)}
-        known = {(fit.library, fit.name) for fit in fits}
         weights = weights_only(shapes_of(self._tensors(prefix) | outer))
-        fitting = self._inexactly([item for item in self._known() if (item.library, item.name) in known], weights)
+        fitting = _best_fits([item for fit in fits if (item := architecture_named(fit.library, fit.name))], weights)
         return self._network(prefix, fitting, outer=outer) if any(fit.fits for fit in fitting) else None
 
     def _outside(self, prefix: str) -> list[str]:
@@ -261,7 +235,7 @@ class _NetworkSearch:
 
 def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Return the names by prefix, with at least the size of the smallest architecture; at most the fullest prefixes."""
-    fewest = min(item.num_weights for item in load_fingerprints()) - 2  # a classifier may be missing
+    fewest = min(_owners().sizes) - 2  # a classifier may be missing
     below = defaultdict[str, list[str]](list, {"": []})
     for name in weights_only(dict.fromkeys(tensors, ())):
         modules = name.split(".")[:-1][:12]  # they lie some ten levels deep with their wrappers
@@ -273,27 +247,34 @@ def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     return known
 
 
-def _alikeness(fingerprint: Fingerprint, share: float, count: int) -> float:
-    """Return the Jaccard index of ``count`` weights and an architecture's, below the scores of all that fit."""
-    shared = share * fingerprint.num_weights
-    return round(0.95 * min(1.0, shared / max(1.0, count + fingerprint.num_weights - shared)), 4)
+def _best_fits(plausible: Sequence[Architecture], shapes: Shapes) -> list[ArchitectureMatch]:
+    """Return the architectures that fit exactly, else the first that fits otherwise, and its twins."""
+    fits = [(item, fit) for item in plausible if (fit := fit_by_names(item, shapes)) is not None]
+    exact = [fit for _, fit in fits if fit.exact]
+    return exact or [fit for item, fit in fits if item.fixed == fits[0][0].fixed]
 
 
-class _Sketches(NamedTuple):
-    """Hashes of all sketches, ascending, with their owners; the length of each sketch, and the matches it needs."""
+class _Owners(NamedTuple):
+    """Which architectures have which weights of the index: (weights, architectures).
 
-    hashes: npt.NDArray[np.uint32]
-    owners: npt.NDArray[np.intp]
-    lengths: npt.NDArray[np.intp]
-    needed: npt.NDArray[np.intp]
+    ``places`` are those of the weights; ``sizes`` and ``fixed`` count all weights and those of fixed shape of each
+    architecture.
+    """
+
+    places: dict[tuple[str, tuple[int, ...]], int]
+    matrix: csr_array
+    sizes: npt.NDArray[np.intp]
+    fixed: npt.NDArray[np.intp]
 
 
 @cache
-def _sketches() -> _Sketches:
-    fingerprints = load_fingerprints()
-    lengths = np.array([len(item.sketch) for item in fingerprints])
-    free = np.array([len(item.free.patterns) for item in fingerprints])
-    hashes = np.concatenate([item.sketch for item in fingerprints])
-    order = np.argsort(hashes, kind="stable")
-    needed = np.maximum(lengths - free, np.ceil(0.5 * lengths).astype(int))
-    return _Sketches(hashes[order], np.repeat(np.arange(len(lengths)), lengths)[order], lengths, needed)
+def _owners() -> _Owners:
+    weights, known = load_index()
+    sizes = np.array([len(item.places) for item in known])
+    entries = np.concatenate([item.places for item in known]), np.repeat(np.arange(len(known)), sizes)
+    return _Owners(
+        places={weight: place for place, weight in enumerate(weights)},
+        matrix=csr_array((np.ones(len(entries[0]), np.intp), entries), shape=(len(weights), len(known))),
+        sizes=sizes,
+        fixed=sizes - [len(item.free.patterns) for item in known],
+    )

@@ -37,8 +37,7 @@ class Stored(Built):
     def read(self) -> Tensor | str:
         """Return its numbers, or in words the form of one that is not plain and dense.
 
-        Raises:
-            ValueError: it exceeds its storage, or its storage the file.
+        Raises ValueError if it exceeds its storage, or its storage the file.
         """
         return self.form if self._view is None else self._view()
 
@@ -122,8 +121,7 @@ class TensorFile:
     def read_legacy(self) -> object:
         """Return the value in torch's older form: three pickles of header, its own, the keys of storages, their bytes.
 
-        Raises:
-            ValueError: the file has another form, or is truncated.
+        Raises ValueError if the file has another form, or is truncated.
         """
         with self._path.open("rb") as file:
             magic, _, system, value, keys = (self.reader.read(file) for _ in range(5))

@@ -104,8 +104,7 @@ def damaged(path: Path, reason: str) -> InvalidCheckpoint:
 def kind_of(path: Path) -> FileKind:
     """Return the form of the file at ``path``, by its content.
 
-    Raises:
-        InvalidCheckpoint: missing, empty, of another suffix or form, or naming too many tensors.
+    Raises InvalidCheckpoint if it is missing, empty, of another suffix or form, or names too many tensors.
     """
     if not path.is_file():
         raise InvalidCheckpoint(f"There is no checkpoint file named {path.name}. Upload it again.")
@@ -184,8 +183,7 @@ def is_text(head: bytes) -> bool:
 def opened_archive(path: Path) -> Iterator[tuple[ForeignZip, zipfile.ZipInfo]]:
     """Yield an archive that torch.save wrote and the entry of its pickle, with no more bytes than the file has.
 
-    Raises:
-        InvalidCheckpoint: truncated, TorchScript, another program's archive, or a decompression bomb.
+    Raises InvalidCheckpoint if it is truncated, TorchScript, another program's archive, or a decompression bomb.
     """
     try:
         archive = ForeignZip(path, most_members=MAX_TENSORS)

@@ -148,8 +148,7 @@ def parse_model(text: str, *, task: str = "") -> ModelSpec:
 
     ``auto`` is recognised from the checkpoint when it is loaded.
 
-    Raises:
-        UnknownModel: no architecture of that name, or both libraries have it.
+    Raises UnknownModel if no library has that name, or both have it.
     """
     text = text.strip()
     names_source = "/" in text or (text in SOURCES and text not in _LIBRARIES)

@@ -53,8 +53,7 @@ def build_demo_network() -> nn.Module:
 def load_demo_model() -> LoadedModel:
     """Return the trained demo network.
 
-    Raises:
-        InvalidCheckpoint: the weights file is missing from senseapp's assets.
+    Raises InvalidCheckpoint if the weights file is missing from senseapp's assets.
     """
     network = build_demo_network()
     network.load_state_dict(_weights(DEMO_WEIGHTS, "scripts/train_demo.py"), strict=True)
@@ -88,8 +87,7 @@ _TRAINING_ONLY = "num_batches_tracked"
 def efficientnet_checkpoint() -> Path:
     """Return the file of ImageNet weights in its package: those of timm's network, under other names.
 
-    Raises:
-        InvalidCheckpoint: the package is not installed.
+    Raises InvalidCheckpoint if the package is not installed.
     """
     package = importlib.util.find_spec(_PACKAGE)
     if package is None or package.origin is None or not (file := Path(package.origin).parent / _FILE).is_file():
@@ -103,8 +101,7 @@ def efficientnet_checkpoint() -> Path:
 def load_efficientnet() -> LoadedModel:
     """Return EfficientNet-Lite0 with its ImageNet weights.
 
-    Raises:
-        InvalidCheckpoint: its package is not installed, or no longer holds the weights of this architecture.
+    Raises InvalidCheckpoint if its package is not installed, or no longer holds the weights of this architecture.
     """
     loaded = build_timm(ModelSpec(library="timm", name=EFFICIENTNET))
     loaded.module.load_state_dict(in_order(loaded.module.state_dict(), efficientnet_checkpoint()), strict=False)
@@ -115,8 +112,7 @@ def load_efficientnet() -> LoadedModel:
 def in_order(own: Mapping[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
     """Return the checkpoint's tensors under the names of ``own``, which has the same order and shapes.
 
-    Raises:
-        InvalidCheckpoint: it has others.
+    Raises InvalidCheckpoint if it has others.
     """
     published: dict[str, Tensor] = torch.load(checkpoint, weights_only=True)
     values = [value for name, value in published.items() if not name.endswith(_TRAINING_ONLY)]
@@ -174,8 +170,7 @@ def build_detector() -> SSD:
 def load_detector() -> LoadedModel:
     """Return the trained detector with open heads.
 
-    Raises:
-        InvalidCheckpoint: the weights file is missing from senseapp's assets.
+    Raises InvalidCheckpoint if the weights file is missing from senseapp's assets.
     """
     network = build_detector()
     network.load_state_dict(_weights(DETECTOR_WEIGHTS), strict=True)

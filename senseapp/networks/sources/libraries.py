@@ -1,8 +1,7 @@
-"""Classification networks of timm, with published or seeded random weights; shapes of any library's networks."""
+"""Classification networks of timm, with published or seeded random weights, and networks without numbers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import timm
@@ -155,12 +154,6 @@ def imagenet_class_names() -> tuple[str, ...]:
     """Return the names of the 1,000 ImageNet classes, in the order of the outputs."""
     described = ImageNetInfo()
     return tuple(described.index_to_description(index) for index in range(IMAGENET_CLASSES))
-
-
-@lru_cache(maxsize=8)
-def architecture_shapes(library: str, name: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of an architecture's state dict, by name, as its library builds it."""
-    return {key: tuple(tensor.shape) for key, tensor in build_on_meta(library, name).state_dict().items()}
 
 
 def build_on_meta(library: str, name: str, **overrides: Any) -> nn.Module:

@@ -110,8 +110,7 @@ def check_forward(module: nn.Module, input_shape: tuple[int, int, int], *, title
 
     A pass of shapes alone, on torch's ``meta`` device, loads torch's compiler: 1.5 s and 150 MB.
 
-    Raises:
-        InvalidSpec: an operation rejects the shapes for images of ``input_shape`` (C, H, W).
+    Raises InvalidSpec if an operation rejects the shapes for images of ``input_shape`` (C, H, W).
     """
     try:
         with torch.inference_mode(), restored(module.modules()):

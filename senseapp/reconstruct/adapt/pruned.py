@@ -138,10 +138,10 @@ class _Layer:
         """Give the outputs of a layer with a bias the mean and the spread that they had in the dense network."""
         site.start_from_now()
         before = LayerSite(self.dense, scale=False)
-        goal = pooled([before.moments(self.dense(part)) for part in original])
+        goal = pooled([before.moments(self.dense(part)) for part in original]).kept(self.kept)
         outputs = [self.module(part) for part in inputs]
         found = pooled([site.moments(part) for part in outputs])
-        site.match(goal if self.kept is None else goal.kept(self.kept), found, outputs[0], sum(map(len, inputs)))
+        site.match(goal, found, outputs[0], sum(map(len, inputs)))
 
 
 class Reconstruction(SequentialPass):

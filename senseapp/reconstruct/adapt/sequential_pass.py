@@ -115,7 +115,7 @@ def _match_norm(
     site: NormSite, kept: Sequence[int] | None, original: Sequence[Tensor], inputs: Sequence[Tensor]
 ) -> None:
     goal, found = (pooled([site.moments(part) for part in batches]) for batches in (original, inputs))
-    site.match(goal if kept is None else goal.kept(kept), found, inputs[0], sum(map(len, inputs)))
+    site.match(goal.kept(kept), found, inputs[0], sum(map(len, inputs)))
 
 
 class _Stream:

@@ -5,7 +5,7 @@ import timm
 import torch
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.checkpoints.fingerprint import load_fingerprints
+from senseapp.networks.checkpoints.architectures import load_index
 from senseapp.networks.checkpoints.fitting import look_alikes
 from senseapp.networks.checkpoints.recognise import fit_by_order, ordered_weights
 from senseapp.networks.sources.load import load_model
@@ -90,7 +90,7 @@ def test_other_orders_and_shapes_do_not_fit(network):
 
     def fits(tensors):
         orders = ordered_weights(tensors)
-        return any(fit_by_order(item, orders) is not None for item in load_fingerprints())
+        return any(fit_by_order(item, orders) is not None for item in load_index().architectures)
 
     assert fits(state)
     assert not fits({f"p{place}": state[name] for place, name in enumerate(reversed(names))})

@@ -23,8 +23,8 @@ import torchvision
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint
+from senseapp.networks.checkpoints.architectures import architecture_named
 from senseapp.networks.checkpoints.checkpoint import read_checkpoint
-from senseapp.networks.checkpoints.recognise import fingerprint_named
 from senseapp.networks.checkpoints.stored_networks import find_networks
 from tests.checkpoints import MODEL, Canary, network
 
@@ -63,7 +63,7 @@ Point = collections.namedtuple("Point", "x y")
 def assert_same(path, network):
     """The weights in the file are those of ``network``, wherever they are in it; returns what was read."""
     checkpoint = read_checkpoint(path)
-    (found,) = find_networks(checkpoint, fingerprint_named("timm", MODEL))
+    (found,) = find_networks(checkpoint, architecture_named("timm", MODEL))
     assert found.fits
     for name, tensor in network.state_dict().items():
         assert torch.equal(found.tensors[name], tensor), name

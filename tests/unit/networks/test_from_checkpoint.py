@@ -6,9 +6,9 @@ from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.measure.session import Session
+from senseapp.networks.checkpoints.architectures import architecture_named
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.misfits import match_state_dict
-from senseapp.networks.checkpoints.recognise import fingerprint_named
 from senseapp.networks.checkpoints.stored_networks import find_networks
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -169,7 +169,7 @@ def test_a_classifier_of_two_layers_is_refused_with_its_cause(tmp_path):
 )
 def test_other_families_are_recognised_without_or_with_a_renamed_classifier(library, name):
     state = build(library, name, num_classes=9).state_dict()
-    own = fingerprint_named(library, name).free.classes[0].rpartition(".")[0]
+    own = architecture_named(library, name).free.classes[0].rpartition(".")[0]
     without = {key: tensor for key, tensor in state.items() if not key.startswith(f"{own}.")}
     renamed = without | {f"new.{key.rpartition('.')[2]}": state[key] for key in state if key not in without}
     for weights, has_head in ((without, False), (renamed, True)):

@@ -3,9 +3,9 @@
 import timm
 import torch
 
-from scripts.fingerprints import find_free_dimensions
+from scripts.recognition import find_free_dimensions
+from senseapp.networks.checkpoints.architectures import BuiltWith
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
-from senseapp.networks.checkpoints.fingerprint import BuiltWith
 from senseapp.networks.checkpoints.stored_networks import find_networks
 
 

@@ -75,8 +75,7 @@ class PictureBoxes:
     def in_pixels(self, size: tuple[int, int]) -> NDArray[np.float64]:
         """Return the boxes in pixels of the stored picture.
 
-        Raises:
-            ValueError: the picture has another size, or a box lies outside of it.
+        Raises ValueError if the picture has another size, or a box lies outside of it.
         """
         if self.size is not None and self.size != size:
             raise ValueError(

@@ -20,8 +20,7 @@ def head_readers(
     without. Where ``num_classes`` are known, layouts with as many (or one more, for a background) come alone, if there
     are any.
 
-    Raises:
-        UnsupportedModel: there is none; the message says what came.
+    Raises UnsupportedModel if there is none; the message says what came.
     """
     tensors = tables_in(raw)
     found: list[HeadLayout] = []
@@ -51,8 +50,7 @@ def read_heads(raw: object) -> tuple[Tensor, Tensor | None]:
 
     With them come boxes for each class, (N, P, K, 4), of the last P rows; None where a row has one box.
 
-    Raises:
-        UnsupportedModel: it is neither; the message says what came.
+    Raises UnsupportedModel if it is neither; the message says what came.
     """
     if isinstance(raw, list) and raw and all(isinstance(each, Mapping) and "boxes" in each for each in raw):
         raise UnsupportedModel(

@@ -3,12 +3,7 @@
 A tensor on the device ``meta`` has a shape and no values: a test then returns what the fewest layouts contradict.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 _SLACK = 1e-3  # of probabilities that were rounded
 _NEARLY_ALL = 0.99  # share of rows: rounding may swap the corners of a box without area

@@ -1,36 +1,17 @@
-"""Fingerprints of architectures, computed from two builds of each, and the file that they ship in."""
+"""Weights of architectures whose shapes are free, found by two builds of each, and the file that all ship in."""
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from typing import NamedTuple
 
 import numpy as np
 
-from senseapp.networks.checkpoints.fingerprint import (
-    BuiltWith,
-    Fingerprint,
-    FreeDimensions,
-    Shapes,
-    SizeRule,
-    Sketch,
-    by_place,
-    entry_hash,
-    signature_of,
-    weights_only,
-)
-
-_SKETCH_SIZE = 128  # the standard error of a share is at most 1 / (2 √128), 4.4 %
-
-
-def _sketch_of(shapes: Shapes) -> Sketch:
-    """Return the ``_SKETCH_SIZE`` smallest hashes (their upper 32 bits), ascending; fewer for a small network."""
-    hashes = sorted({entry_hash(name, shape) >> 32 for name, shape in shapes.items()})
-    return np.array(hashes[:_SKETCH_SIZE], dtype=np.uint32)
+from senseapp.networks.checkpoints.architectures import BuiltWith, FreeDimensions, Shape, Shapes, SizeRule
 
 
 def find_free_dimensions(
@@ -84,39 +65,23 @@ def _is_whole(value: float) -> bool:
     return abs(value - round(value)) < 1e-6
 
 
-def fingerprint_of(
-    library: str,
-    name: str,
-    *,
-    shapes: Shapes,
-    built: BuiltWith[int],
-    other_shapes: Shapes,
-    other: BuiltWith[int],
-) -> Fingerprint:
-    """Return the fingerprint of an architecture from two builds, for ``built`` and for ``other``."""
-    shapes, other_shapes = weights_only(shapes), weights_only(other_shapes)
-    free = find_free_dimensions(shapes, built, other_shapes, other)
-    places = {key: place for place, key in enumerate(shapes)}
-    fixed = {key: shape for key, shape in shapes.items() if key not in free.patterns}
-    return Fingerprint(
-        library=library,
-        name=name,
-        img_size=built.img_size,
-        fixed_signature=signature_of(fixed),
-        sketch=_sketch_of(shapes),
-        free=free,
-        num_weights=len(shapes),
-        ordered_signature=signature_of(by_place(list(shapes.values()), (places[key] for key in fixed))),
-        free_places=tuple(places[key] for key in free.patterns),
-    )
+class Surveyed(NamedTuple):
+    """An architecture as the index describes it; ``shapes`` are those of its weights, in order."""
+
+    library: str
+    name: str
+    img_size: int
+    shapes: Shapes
+    free: FreeDimensions
 
 
-def pack_fingerprints(fingerprints: Iterable[Fingerprint]) -> bytes:
-    """Return the content of the index file; equal fingerprints give equal bytes."""
+def pack_index(surveyed: Iterable[Surveyed]) -> bytes:
+    """Return the content of the index file; equal architectures give equal bytes."""
+    places: dict[tuple[str, Shape], int] = {}
     rows = []
-    for item in fingerprints:
-        sketch = base64.b85encode(item.sketch.astype("<u4").tobytes()).decode()
-        order = [item.num_weights, f"{item.ordered_signature:x}", item.free_places]
-        signature = f"{item.fixed_signature:x}"
-        rows.append([item.library, item.name, item.img_size, signature, sketch, asdict(item.free), order])
-    return gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), mtime=0)
+    for item in surveyed:
+        own = [places.setdefault(weight, len(places)) for weight in item.shapes.items()]
+        steps = np.diff(own, prepend=0).tolist()  # mostly 1, which takes little space
+        rows.append([item.library, item.name, item.img_size, asdict(item.free), steps])
+    content = json.dumps({"weights": list(places), "architectures": rows}, separators=(",", ":"))
+    return gzip.compress(content.encode(), mtime=0)

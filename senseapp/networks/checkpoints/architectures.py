@@ -1,19 +1,13 @@
-"""Fingerprints of architectures: hashes of parameter names and shapes, to compare a checkpoint with 1,450 of them.
+"""Names and shapes of the weights of all architectures, to compare a checkpoint with.
 
-The *signature* is the sum (modulo 2^64) of one hash per (name, shape): independent of order, and weights whose shape
-depends on the number of classes, the input channels or the image size can be subtracted.
-The *sketch* holds the smallest hashes: the share of them in a checkpoint estimates the share of the architecture's
-weights. ``scripts/build_catalogue.py`` writes the fingerprints that ship with senseapp (``scripts/fingerprints.py``).
-
-Source: Broder, "On the resemblance and containment of documents" (1997), section 4 (bottom-k sketch).
+The index that ships with senseapp lists each named shape once; an architecture is a list of places in it.
+``scripts/build_catalogue.py`` writes it (``scripts/recognition.py``).
 """
 
-import base64
 import gzip
-import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,13 +21,11 @@ Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 Pattern = tuple[int | None, ...]
 """A shape, with None for a free length."""
-Sketch = npt.NDArray[np.uint32]
 SideT = TypeVar("SideT", int, int | None)
 
 RECOGNITION_FILE = Path(__file__).with_name("recognition.json.gz")
 COMPUTED_SUFFIXES = ("num_batches_tracked", "relative_position_index", "relative_coords_table", "attn_mask")
 """Name endings of buffers that a network computes by itself; older checkpoints may lack them."""
-MODULUS = 1 << 64  # sums stay in 64 bits, as the hashes
 
 
 def weights_only(shapes: Shapes) -> dict[str, Shape]:
@@ -49,22 +41,6 @@ def shapes_of(tensors: Mapping[str, Any]) -> dict[str, Shape]:
 def is_layer(shape: Shape) -> bool:
     """Return whether a weight of this shape is a matrix or kernel, and not a scale or counter."""
     return sum(length > 1 for length in shape) > 1
-
-
-def entry_hash(name: str, shape: Shape) -> int:
-    """Return a 64-bit hash of one named shape; the same on every machine and in every process."""
-    text = f"{name}:{','.join(map(str, shape))}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def signature_of(shapes: Shapes) -> int:
-    """Return the sum of the entries' hashes, modulo 2^64."""
-    return sum(entry_hash(name, shape) for name, shape in shapes.items()) % MODULUS
-
-
-def by_place(shapes: Sequence[Shape], places: Iterable[int] | None = None) -> dict[str, Shape]:
-    """Return the shapes (or those at ``places``) named by their place, so that their signature covers their order."""
-    return {str(place): shapes[place] for place in (range(len(shapes)) if places is None else places)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,78 +123,60 @@ def _length(shapes: Shapes, name: str, axis: int) -> int | None:
     return shape[axis] if axis < len(shape) else None
 
 
-class OrderedWeights(NamedTuple):
-    """Names and shapes of a checkpoint's weights in one order, and the signature of the shapes by place."""
-
-    names: tuple[str, ...]
-    shapes: tuple[Shape, ...]
-    signature: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fingerprint:
-    """Names and shapes of one architecture in compact form.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Architecture:
+    """The weights of one architecture.
 
     Attributes:
-        library, name: the architecture.
+        library, name: of the architecture.
         img_size: its own image side.
-        fixed_signature: of the weights that are not free.
-        sketch: of all weights, as built with the architecture's own settings.
         free: the weights whose shape depends on classes, channels or image size.
-        num_weights: number of weights in its state dict.
-        ordered_signature: of the fixed weights by place in the state dict, without names.
-        free_places: places of the free ones, in the order of their patterns.
+        places: of its weights in the index, in the order of its state dict.
     """
 
     library: str
     name: str
     img_size: int
-    fixed_signature: int
-    sketch: Sketch
     free: FreeDimensions
-    num_weights: int
-    ordered_signature: int
-    free_places: tuple[int, ...]
+    places: npt.NDArray[np.intp]
 
-    def fits(self, shapes: Shapes, signature: int) -> bool:
-        """Return whether ``shapes``, whose total is ``signature``, fit this architecture but for free lengths."""
-        free = signature_of({name: shapes[name] for name in self.free.patterns if name in shapes})
-        return (signature - free) % MODULUS == self.fixed_signature and self.free.fit(shapes)
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """The shapes of all weights, as built with the architecture's own settings (1,000 classes without any)."""
+        weights = load_index().weights
+        return dict(weights[place] for place in self.places)
 
-    def free_shapes(self, ordered: OrderedWeights) -> dict[str, Shape] | None:
-        """Return the shapes of the free weights among ``ordered`` under this architecture's names.
+    @property
+    def fixed(self) -> dict[str, Shape]:
+        """The weights whose shape is fixed by the architecture's name."""
+        return {name: shape for name, shape in self.shapes.items() if name not in self.free.patterns}
 
-        None if the shapes, in this order, are not those of the architecture.
-        """
-        shapes = ordered.shapes
-        if len(shapes) != self.num_weights:
-            return None
-        if (ordered.signature - signature_of(by_place(shapes, self.free_places))) % MODULUS != self.ordered_signature:
-            return None
-        found = {name: shapes[place] for name, place in zip(self.free.patterns, self.free_places, strict=True)}
-        return found if self.free.fit(found) else None
+
+class Index(NamedTuple):
+    """Each named shape once, and all architectures, timm's first."""
+
+    weights: list[tuple[str, Shape]]
+    architectures: tuple[Architecture, ...]
 
 
 @cache
-def load_fingerprints() -> tuple[Fingerprint, ...]:
-    """Return the fingerprints of all architectures, timm's first."""
-    rows = json.loads(gzip.decompress(RECOGNITION_FILE.read_bytes()))
-    fingerprints = [_unpack(*row) for row in rows]  # list first: growing a long tuple slows the collector
-    return tuple(fingerprints)
+def load_index() -> Index:
+    """Return the content of :data:`RECOGNITION_FILE`."""
+    content = json.loads(gzip.decompress(RECOGNITION_FILE.read_bytes()))
+    known = [
+        Architecture(
+            library=library,
+            name=name,
+            img_size=img_size,
+            free=cattrs.structure(free, FreeDimensions),
+            places=np.cumsum(steps),
+        )
+        for library, name, img_size, free, steps in content["architectures"]
+    ]  # list first: growing a long tuple slows the collector
+    return Index([(name, tuple(shape)) for name, shape in content["weights"]], tuple(known))
 
 
-def _unpack(
-    library: str, name: str, img_size: int, signature: str, sketch: str, free: dict[str, Any], order: list[Any]
-) -> Fingerprint:
-    num_weights, ordered, places = order
-    return Fingerprint(
-        library=library,
-        name=name,
-        img_size=img_size,
-        fixed_signature=int(signature, 16),
-        sketch=np.frombuffer(base64.b85decode(sketch), dtype="<u4"),
-        free=cattrs.structure(free, FreeDimensions),
-        num_weights=num_weights,
-        ordered_signature=int(ordered, 16),
-        free_places=tuple(places),
-    )
+def architecture_named(library: str, name: str) -> Architecture | None:
+    """Return one architecture (a weights tag after a dot is ignored), or None."""
+    wanted = library, name.split(".", 1)[0]
+    return next((item for item in load_index().architectures if (item.library, item.name) == wanted), None)
