@@ -1,7 +1,5 @@
 """Fingerprints of architectures, computed from two builds of each, and the file that they ship in."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
