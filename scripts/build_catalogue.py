@@ -6,8 +6,6 @@ but about a second each.
 Usage: ``python -m scripts.build_catalogue``, on all processors.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -5,8 +5,6 @@ compressions writes the name of one as a value (compared, a key, an element, an 
 settings. Readers and writers of other tools' files may name compressions: those files do.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

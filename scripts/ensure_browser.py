@@ -4,8 +4,6 @@ An installed one is taken first; else, as root on Debian, its ``chromium`` packa
 says what to install and the exit status is 1. Only the standard library is used.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -11,8 +11,6 @@
 That Streamlit escapes all other texts is ``senseapp/app/common/texts.py``, which is imported first.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -6,8 +6,6 @@ file lets it see this environment's packages after its own, so that torch (gigab
 sides compute with the same one.
 """
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 import subprocess

@@ -6,8 +6,6 @@ QEMU knows no AVX-512: without VNNI and with it, OpenVINO and torch are told by 
 uses all that there is.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ with each of its own requirements at its lower bound, those of ``ray`` too, and 
 takes the newest that they allow.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

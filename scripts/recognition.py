@@ -1,7 +1,5 @@
 """Weights of architectures whose shapes are free, found by two builds of each, and the file that all ship in."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -3,8 +3,6 @@
 Markdown takes their prompts for quotations, and a list that they print for a link.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -4,8 +4,6 @@ The reference of commands is made of their parsers. Pages and links stay as they
 ``../assets/screenshots/results.png`` in ``docs/start.md`` is a picture there, and in the site.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import posixpath

@@ -4,8 +4,6 @@
 some ten minutes.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -4,8 +4,6 @@ Everything is seeded and runs on one thread, so that two runs on one machine giv
 or another version of torch may round differently.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

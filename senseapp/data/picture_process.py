@@ -151,21 +151,26 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     while True:
         _rest_until_asked(requests)
         try:
-            asked = read_line(requests)
+            _decode_next(requests, answers)
         except EOFError:
             return
-        file, transform = requests.read(asked["bytes"]), asked["transform"] and EvalTransform(**asked["transform"])
-        _set_clock(CPU_SECONDS, WALL_SECONDS)
-        try:
-            found: Decoded | Unreadable = decoded_picture(file, asked["mode"], transform)
-        except Unreadable as reason:
-            found = reason
-        _set_clock(0, 0)
-        if isinstance(found, Unreadable):
-            write_line(answers, {"unreadable": str(found)})
-        else:
-            _send(found, answers)
         answers.flush()
+
+
+def _decode_next(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Decode one picture, in a call of its own: whoever waits for the next one holds neither file nor pixels."""
+    asked = read_line(requests)
+    file, transform = requests.read(asked["bytes"]), asked["transform"] and EvalTransform(**asked["transform"])
+    _set_clock(CPU_SECONDS, WALL_SECONDS)
+    try:
+        found: Decoded | Unreadable = decoded_picture(file, asked["mode"], transform)
+    except Unreadable as reason:
+        found = reason
+    _set_clock(0, 0)
+    if isinstance(found, Unreadable):
+        write_line(answers, {"unreadable": str(found)})
+    else:
+        _send(found, answers)
 
 
 def _rest_until_asked(requests: IO[bytes]) -> None:

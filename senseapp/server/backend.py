@@ -248,7 +248,7 @@ class Backend:
             self._carry_out(task, context, device=record.spec.sensitivity.device)
             if isinstance(task, Measurement):
                 result = context.folder.load_result()
-                self.store.update(record.run_id, headline=headline(result))
+                self.store.update(record.run_id, headline=result.summary)
                 self._follow(record, result, context)
                 if not result.passes.workers:  # else it is not representative of this machine
                     self.speeds.learn(planned, control.seconds_of_steps(), kind=kind_of(record.spec))

@@ -45,7 +45,7 @@ class DistillerRow:
     loss: float
 
 
-def read_rows(content: bytes | str) -> tuple[tuple[DistillerRow, ...], tuple[str, ...]]:
+def read_rows(content: bytes) -> tuple[tuple[DistillerRow, ...], tuple[str, ...]]:
     """Read and check every row; return them with notes on how the table was read.
 
     Raises InvalidFile where it is empty or too large, lacks a column, or a row is out of range, repeated or without
@@ -170,7 +170,7 @@ _UNKNOWN_SIZES = (
 
 
 def read_distiller_csv(
-    content: bytes | str,
+    content: bytes,
     *,
     title: str = "Imported",
     granularity: SparsityGranularity = "weight",

@@ -86,6 +86,8 @@ def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
         _require(math.isfinite(item.seconds) and item.seconds >= 0, "a measurement took no possible time")
         _check_changes(item.changes)
     _require(result.metric in METRICS, f"there is no metric {result.metric[:40]!r}")
+    asked = {f"{level:g}" for level in result.spec.sensitivity.levels}
+    _require(result.agreement.keys() <= asked, "a rank correlation is of a level that was not asked for")
     for extra in extras:
         match extra:
             case ValidationResult():
@@ -120,7 +122,6 @@ def _check_amounts(result: RunResult) -> None:
         "edges in its data flow": (sum(len(node.inputs) for node in result.profile.flow), 40_000),
         "facts on its environment": (len(result.environment), 200),
         "figures of the uncompressed model": (len(result.baseline), 32),
-        "rank correlations": (len(result.agreement), 100),
         "figures of one measurement": (max((len(item.changes) for item in measurements), default=0), 32),
         "notes": (len(result.notes) + len(result.profile.notes), 1_000),
         "unlisted weights": (len(result.profile.unlisted), _MOST_LAYERS),

@@ -8,14 +8,14 @@ from types import ModuleType
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests import shapes_detector, toy_segmentation
+from tests import shapes_detector, toy_rectangles
 from tests.browser.servers import Server, serving, with_sources
 from tests.browser.steps import RUN_MILLISECONDS, looked_at, offer_images, open_block, section
 from tests.pictures import write_zip
 
 pytestmark = [pytest.mark.browser, pytest.mark.wide]
 
-SOURCES = ("shapes = tests.shapes_detector:SOURCE", "toy_segmenters = tests.toy_segmentation:SOURCE")
+SOURCES = ("shapes = tests.shapes_detector:SOURCE", "toy_segmenters = tests.toy_rectangles:SOURCE")
 """The networks come from another package; the tasks are senseapp's own."""
 
 
@@ -38,7 +38,7 @@ DETECTION = Annotated(
     changed=r"Of \d+ objects, \d+ (is|are) lost or moved",
 )
 SEGMENTATION = Annotated(
-    network=toy_segmentation,
+    network=toy_rectangles,
     task="Segmentation: one class per pixel",
     annotations="masks",
     figure=r"(Right pixels|Mean IoU) is \d+\.\d % over",

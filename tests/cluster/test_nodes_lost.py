@@ -4,6 +4,7 @@ The cluster does not outlive this file: its second node dies in the first test a
 """
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -37,14 +38,9 @@ def test_a_node_killed_in_mid_run_and_a_cancel_change_nothing(
     service = Service(backend)
     run_id = service.start(SPEC)
     journal = backend.store.folder(run_id).measurements
-    tell, number = LiveRun.measured, itertools.count(1)
-    actions = {3: lambda: cluster.remove_node(victim, allow_graceful=False), 30: lambda: service.cancel(run_id)}
-
-    def act_and_tell(live: LiveRun, measurement: LayerMeasurement) -> None:
-        actions.get(next(number), lambda: None)()
-        tell(live, measurement)
-
-    monkeypatch.setattr(LiveRun, "measured", act_and_tell)
+    act_after(
+        {3: lambda: cluster.remove_node(victim, allow_graceful=False), 30: lambda: service.cancel(run_id)}, monkeypatch
+    )
     backend.runner.run_next()
     assert len(cluster.worker_nodes) == 0
     assert service.snapshot(run_id).state is RunState.CANCELLED
@@ -63,6 +59,18 @@ def test_a_node_killed_in_mid_run_and_a_cancel_change_nothing(
     backend.close()
 
 
+def act_after(actions: dict[int, Callable[[], object]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Act once so many measurements have been told; estimates, which are told first, are made on this machine."""
+    tell, number = LiveRun.measured, itertools.count(1)
+
+    def tell_and_act(live: LiveRun, measurement: LayerMeasurement) -> None:
+        tell(live, measurement)
+        if not measurement.estimated:
+            actions.get(next(number), lambda: None)()
+
+    monkeypatch.setattr(LiveRun, "measured", tell_and_act)
+
+
 def asking() -> list[int]:
     """Return the processes of ours that talk to a cluster."""
     return [child.pid for child in psutil.Process().children() if "distributed.child" in " ".join(child.cmdline())]
@@ -78,14 +86,7 @@ def test_the_head_dies_and_the_run_goes_on_here(
     service = Service(backend)
     run_id = service.start(SPEC)
     journal = backend.store.folder(run_id).measurements
-    tell, told = LiveRun.measured, itertools.count(1)
-
-    def tell_and_kill(live: LiveRun, measurement: LayerMeasurement) -> None:
-        tell(live, measurement)
-        if next(told) == BEFORE:
-            kill_head(cluster)
-
-    monkeypatch.setattr(LiveRun, "measured", tell_and_kill)
+    act_after({BEFORE: lambda: kill_head(cluster)}, monkeypatch)
     backend.runner.run_next()
     snapshot = service.snapshot(run_id)
     assert snapshot.state is RunState.FAILED

@@ -20,7 +20,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.run_tasks import LayerAnswers
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
-from tests import shapes_detector, toy_segmentation, toy_source
+from tests import shapes_detector, toy_rectangles, toy_source
 from tests.cases import seldom
 from tests.onnx_files import write_export
 from tests.pages.conftest import finish, open_page, wait_for_card
@@ -34,7 +34,7 @@ NUM_PICTURES, NUM_MEASURED = 116, 16
 
 @pytest.fixture(autouse=True)
 def _registered(registries: None) -> None:
-    for source in (shapes_detector.SOURCE, toy_segmentation.SOURCE, toy_source.TOY):
+    for source in (shapes_detector.SOURCE, toy_rectangles.SOURCE, toy_source.TOY):
         SOURCES.register(source)
 
 
@@ -92,8 +92,8 @@ def a_file(result: RunResult, _proof: Proof) -> None:
 
 
 def rectangles(folder: Path) -> tuple[ModelSpec, DataSpec]:
-    pictures = write_folder(folder / "set", toy_segmentation.picture_files(NUM_PICTURES))
-    model = ModelSpec(library=toy_segmentation.SOURCE.name, name="rectangles", task="segmentation")
+    pictures = write_folder(folder / "set", toy_rectangles.picture_files(NUM_PICTURES))
+    model = ModelSpec(library=toy_rectangles.SOURCE.name, name="rectangles", task="segmentation")
     return model, DataSpec(kind="folder", path=str(pictures))
 
 

@@ -4,7 +4,6 @@ import shutil
 from dataclasses import replace
 
 import pytest
-import torch
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.records.measurement import RunResult
@@ -26,14 +25,6 @@ class Quiet(RunObserver):
 
     def measured(self, measurement):
         self.measured_now += not measurement.estimated
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def spec_of(compression, *levels):

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import timm
-import torch
 from safetensors.torch import save_file
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
@@ -15,14 +14,6 @@ from senseapp.server.service import Service
 from tests.cases import first_of
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def a_service(home, owner="ann", **options):

@@ -16,18 +16,18 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.data.images import PreparedImages, bytes_of, draw
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
+from senseapp.metrics.segmentation import VOID
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import SHAPE_NAMES, WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION, TASKS, Task
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
 from soak.annotation_files import by_hand
 from soak.annotations import outcome_of
-from tests import shapes_detector, toy_segmentation
+from tests import shapes_detector, toy_rectangles
 from tests.pictures import encoded, png, random_picture, write_folder, write_tar, write_zip
-from tests.toy_rectangles import CLASSES, SIDE, Scene, scene
-from tests.toy_segmentation import IGNORED, SEGMENTATION
+from tests.toy_rectangles import SIDE, Scene, scene
 
-DETECTION = TASKS["detection"]
+DETECTION, SEGMENTATION = TASKS["detection"], TASKS["segmentation"]
 PLAIN = Preprocessing(input_shape=(3, SIDE, SIDE), mean=(0.0,) * 3, std=(1.0,) * 3, interpolation="nearest")
 Files = Mapping[str, bytes]
 
@@ -71,7 +71,7 @@ def test_what_is_ambiguous_or_elsewhere_is_no_pair() -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "tar.gz"])
 def test_masks_are_read_with_their_pictures_from_any_source(kind: str, tmp_path: Path) -> None:
-    files = toy_segmentation.picture_files(6)
+    files = toy_rectangles.picture_files(6)
     shuffled = dict(sorted(files.items(), key=lambda item: item[0][::-1]))
     path = tmp_path / f"set.{kind}"
     write = {"folder": write_folder, "zip": write_zip, "tar.gz": lambda path, files: write_tar(path, files, "w:gz")}
@@ -85,7 +85,7 @@ def test_masks_are_read_with_their_pictures_from_any_source(kind: str, tmp_path:
         assert np.array_equal(
             (images.batch(number, number + 1)[0] * 255).round().byte().permute(1, 2, 0), found.picture
         )
-    assert (images.class_names, images.notes) == (CLASSES, ("6 pictures with masks.",))
+    assert (images.class_names, images.notes) == ((), ("6 pictures with masks.",))
 
 
 @pytest.mark.parametrize("crop_pct", [0.8, 1.3])
@@ -98,12 +98,12 @@ def test_a_mask_lies_where_its_picture_does(folder: Callable[[Files], DataSpec],
     shown = (images.batch(0, 1)[0, 0] * 255).round()
     outside = shown == 0
     assert bool(outside.any()) == (crop_pct > 1)
-    assert torch.equal(images.labels[0] == IGNORED, outside)
+    assert torch.equal(images.labels[0] == VOID, outside)
     assert torch.equal(images.labels[0][~outside].float(), (shown[~outside] - 1) / 80)
 
 
 def test_draws_and_subsets_keep_pictures_and_masks_together(folder: Callable[[Files], DataSpec]) -> None:
-    spec = folder(toy_segmentation.picture_files(12))
+    spec = folder(toy_rectangles.picture_files(12))
     everything = load(spec)
     drawn = load(spec, num_samples=5, seed=3)
     chosen = draw(everything, 5, 3).subset([4, 0, 2])
@@ -117,7 +117,7 @@ def test_draws_and_subsets_keep_pictures_and_masks_together(folder: Callable[[Fi
 
 
 def test_pictures_without_a_mask_are_counted_and_said(folder: Callable[[Files], DataSpec]) -> None:
-    files = toy_segmentation.picture_files(5) | {"masks/stray.png": png(), "readme.md": b""}
+    files = toy_rectangles.picture_files(5) | {"masks/stray.png": png(), "readme.md": b""}
     del files["masks/001.png"], files["masks/003.png"]
     spec = folder(files)
     images = load(spec)
@@ -137,7 +137,7 @@ def test_pictures_that_have_none_are_measured_without(folder: Callable[[Files], 
 
 
 def test_without_labels_masks_are_no_pictures_either(folder: Callable[[Files], DataSpec]) -> None:
-    spec = replace(folder(toy_segmentation.picture_files(3)), labels=WITHOUT_LABELS)
+    spec = replace(folder(toy_rectangles.picture_files(3)), labels=WITHOUT_LABELS)
     images = load(spec)
     assert (len(images), images.labels) == (3, None)
     assert survey_images(spec, num_classes=3, task=SEGMENTATION).num_images == 3
@@ -148,7 +148,7 @@ def test_of_splits_one_that_was_not_trained_on_is_taken(folder: Callable[[Files]
     files = {
         name.replace("/", f"/{split}/"): content
         for split, number in (("train", 4), ("val", 3))
-        for name, content in toy_segmentation.picture_files(number).items()
+        for name, content in toy_rectangles.picture_files(number).items()
     }
     images = load(folder(files))
     assert images.names == tuple(f"images/val/{number:03d}.png" for number in range(3))
@@ -178,7 +178,7 @@ MASK = scene(1).mask
 def test_ways_to_store_class_numbers(folder: Callable[[Files], DataSpec], file: bytes) -> None:
     assert MASK.max() == 2
     one_bit = encoded(Image.fromarray(scene(0).mask > 0))
-    files = toy_segmentation.picture_files(2) | {"masks/000.png": one_bit, "masks/001.png": file}
+    files = toy_rectangles.picture_files(2) | {"masks/000.png": one_bit, "masks/001.png": file}
     images = load(folder(files))
     assert np.array_equal(images.labels[0], scene(0).mask > 0)
     assert np.array_equal(images.labels[1], MASK)
@@ -199,7 +199,7 @@ def test_ways_to_store_class_numbers(folder: Callable[[Files], DataSpec], file: 
 def test_a_picture_whose_mask_cannot_be_used_is_replaced_and_told(
     folder: Callable[[Files], DataSpec], mask: bytes, reason: str
 ) -> None:
-    files = toy_segmentation.picture_files(6)
+    files = toy_rectangles.picture_files(6)
     spec = folder(files)
     first = load(spec, num_samples=2, seed=1).names
     (Path(spec.path) / first[0].replace("images", "masks")).write_bytes(mask)
@@ -214,7 +214,7 @@ def test_a_picture_whose_mask_cannot_be_used_is_replaced_and_told(
 
 
 def test_a_set_of_which_no_mask_can_be_used_is_refused(folder: Callable[[Files], DataSpec]) -> None:
-    files = {name: b"" if "masks" in name else content for name, content in toy_segmentation.picture_files(3).items()}
+    files = {name: b"" if "masks" in name else content for name, content in toy_rectangles.picture_files(3).items()}
     with pytest.raises(InvalidDataset, match=r"3 files in set cannot be used as a picture with its mask: .*empty file"):
         load(folder(files))
 
@@ -339,7 +339,7 @@ def test_whatever_a_reader_raises_is_a_refusal(folder, content, said):
 
 @pytest.mark.parametrize("kind", ["folder", "zip"])
 def test_masks_are_no_class_to_a_classifier(tmp_path: Path, kind: str) -> None:
-    path = (write_folder if kind == "folder" else write_zip)(tmp_path / "set", toy_segmentation.picture_files(4))
+    path = (write_folder if kind == "folder" else write_zip)(tmp_path / "set", toy_rectangles.picture_files(4))
     spec = DataSpec(kind="folder" if kind == "folder" else "archive", path=str(path))
     sentence = (
         "4 files in masks left out: they are masks of the pictures beside them, which are no class and which this task "
@@ -364,7 +364,7 @@ def test_class_folders_among_pictures_with_masks_are_classes(folder: Callable[[F
 
 def test_a_table_beside_pictures_with_masks_names_the_pictures(folder: Callable[[Files], DataSpec]) -> None:
     table = {"labels.csv": b"file,label\n000.png,1\n001.png,2\n"}
-    images = load(folder(toy_segmentation.picture_files(2) | table), CLASSIFICATION)
+    images = load(folder(toy_rectangles.picture_files(2) | table), CLASSIFICATION)
     assert images.labels.tolist() == [1, 2]
 
 
@@ -380,7 +380,7 @@ def test_classes_that_are_called_like_masks_stay_classes(
 
 
 def test_folders_that_a_person_confirmed_as_classes_stay_classes(folder: Callable[[Files], DataSpec]) -> None:
-    spec = replace(folder(toy_segmentation.picture_files(2)), class_map=(("images", 0), ("masks", 1)))
+    spec = replace(folder(toy_rectangles.picture_files(2)), class_map=(("images", 0), ("masks", 1)))
     assert load(spec, CLASSIFICATION).labels.tolist() == [0, 0, 1, 1]
 
 
@@ -414,7 +414,7 @@ def test_targets_that_differ_have_other_bytes() -> None:
         digest((object(),))
 
 
-@pytest.mark.parametrize(("module", "read"), [(toy_segmentation, load), (shapes_detector, load_boxes)])
+@pytest.mark.parametrize(("module", "read"), [(toy_rectangles, load), (shapes_detector, load_boxes)])
 def test_a_set_with_annotations_travels_to_other_processes(module, read, folder):
     images = read(folder(module.picture_files(4))).subset([3, 1])
     other = pickle.loads(pickle.dumps(images))

@@ -24,7 +24,6 @@ from senseapp.core.errors import (
     Abandoned,
     InvalidCheckpoint,
     InvalidFile,
-    InvalidInput,
     InvalidSchedule,
     OutOfMemory,
     ReadingStopped,
@@ -228,7 +227,7 @@ def test_texts_get_their_sentence_too(service: Service, tmp_path: Path) -> None:
     for content in (bomb, b"a: !!bool abc", b"[" * 100_000, b"\xff"):
         with pytest.raises(InvalidSchedule):
             service.inputs.read_schedule(content, profile)
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidFile, match="Its first line must name the columns"):
         service.import_csv("bad", b"no,table\n1,2\n")
     (tmp_path / "no.zip").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(InvalidFile):

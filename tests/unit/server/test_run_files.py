@@ -181,6 +181,7 @@ def put(*place, **values):
         ({"result_json": put(*MEASUREMENT, layer="nowhere")}, "no layer 'nowhere'"),
         ({"result_json": put(*MEASUREMENT, "changes", 0, metric="beauty")}, "no metric 'beauty'"),
         ({"result_json": put(*MEASUREMENT, level=0.123)}, "no level 0.123"),
+        ({"result_json": put(agreement={"0.25 of all": 0.5})}, "a level that was not asked for"),
         ({"result_json": put("profile", num_params=-1)}, "below 0"),
         ({"result_json": put(*LAYER, name="conv\x1b[2J")}, "no network has"),
         ({"result_json": put("profile", layers=[])}, "no layers"),
@@ -315,7 +316,6 @@ CHAIN = [{"name": "image", "kind": "input"}, *({"name": "add", "kind": "join", "
         (put("profile", flow=CHAIN), "10,001 nodes in its data flow"),
         (put("profile", flow=[*CHAIN[:5], CHAIN[5] | {"inputs": [0] * 40_001}]), "40,005 edges in its data flow"),
         (put(environment={str(place): "" for place in range(201)}), "201 facts on its environment"),
-        (put(agreement={str(place): 0.5 for place in range(101)}), "101 rank correlations"),
         (put("baseline", **{str(place): 0.5 for place in range(40)}), "figures of the uncompressed"),
         (
             lambda data: data.update(

@@ -39,8 +39,7 @@ from senseapp.tasks.segmentation.masks import MASKS
 from tests.cases import first_of
 from tests.pictures import encoded, random_picture, write_folder, write_zip
 from tests.plain_loop import sampled, sparse_logits, with_own_statistics
-from tests.toy_rectangles import SIDE, scene
-from tests.toy_segmentation import network
+from tests.toy_rectangles import SIDE, network, scene
 
 COUNT, LEVELS = 24, (0.5, 0.9)
 Files = Mapping[str, bytes]

@@ -1,4 +1,4 @@
-"""A task from outside whose pictures are annotated: uploads are surveyed and previewed as the task reads them."""
+"""Uploads of annotated pictures are surveyed and previewed as their task reads them."""
 
 from dataclasses import replace
 
@@ -8,17 +8,16 @@ from senseapp.descriptions import SOURCES
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec
 from senseapp.server.service import Service
 from senseapp.tasks import TASKS
-from tests.pages.conftest import ScriptedInputs, texts, wait_for_card
+from tests.pages.conftest import texts, wait_for_card
 from tests.pictures import write_folder, write_zip
-from tests.toy_rectangles import scene
-from tests.toy_segmentation import SEGMENTATION, SOURCE, picture_files
+from tests.toy_rectangles import SOURCE, picture_files, scene
 
 REAL_ENGINE = True
+SEGMENTATION = TASKS["segmentation"]
 
 
 @pytest.fixture(autouse=True)
 def _registered(registries: None) -> None:
-    TASKS.register(SEGMENTATION)
     SOURCES.register(SOURCE)
 
 
@@ -43,8 +42,6 @@ def test_an_archive_is_surveyed_and_previewed(backend, tmp_path):
 def test_analyze_says_what_it_found(app, service, tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "set", picture_files(5))
     monkeypatch.setenv("SENSEAPP_DATA_ROOTS", str(tmp_path))
-    scripted = ScriptedInputs.preview  # the task shows no metric in a preview
-    monkeypatch.setattr(ScriptedInputs, "preview", lambda self, spec: replace(scripted(self, spec), score=None))
     app.run()
     app.segmented_control(key="analyze.model.source").set_value(SOURCE.label).run()
     app.selectbox(key="analyze.model.task").set_value(SEGMENTATION.name).run()
