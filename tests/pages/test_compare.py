@@ -63,7 +63,7 @@ def test_two_runs_of_a_link_are_compared_and_a_layer_is_picked_in_both(app: AppT
     assert "Model" not in rows.index  # only what differs
     app.session_state[pick_key("compare")] = FRAGILE
     app.run()
-    assert "demo, 50 %: **8.0 points** (7.4 to 8.6), rank 1, measured" in texts(app)
+    assert "demo, 50 %: **about 8 of 100 answers** (7.4 to 8.6), rank 1, measured" in texts(app)
     app.button(key="compare.close").click().run()
     assert "rank 1, measured" not in texts(app)
 
@@ -103,7 +103,7 @@ def test_all_files_are_judged_by_what_may_be_lost_in_the_first_run(app, backend:
     open_page(app, "pages/results.py", run=pair[0], tolerated="0.2")
     open_compare(app, *pair)
     assert texts(app).count("was measured to lose at most 0.2 points") == 2
-    assert "All by what may be lost in A" in texts(app)
+    assert "What a file may lose is for all runs what is set on Results of A." in texts(app)
     makers = [each.key for each in app.button if each.label == "Make the original's file (ONNX)"]
     assert makers == [f"recommendation.original.{run_id}" for run_id in pair]  # both say to keep it
 

@@ -18,7 +18,7 @@ from senseapp.metrics import METRICS, Metric, divergence_among
 from senseapp.records.comparison import BOTH_PARTS, Side, shared_metrics
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
-from senseapp.server.leaderboard import compared_levels
+from senseapp.server.leaderboard import compared_levels, shown_metric
 from senseapp.views.frames.comparison import letter
 from senseapp.views.frames.results import ordered_levels
 from senseapp.views.words.wording import caveat_of, provenance_line
@@ -128,7 +128,7 @@ def choose_metric(sides: Sequence[Side]) -> Metric | None:
                         for side in sides)  # fmt: skip
         st.info(f"These runs have no metric in common. {had}.", icon=":material/info:")
         return None
-    preferred = (sides[0].result.metric, divergence_among(names), names[0])
+    preferred = (shown_metric(sides[0].result), divergence_among(names), names[0])
     usual = next(name for name in preferred if name in names)
     shown = {name: metrics_shown(name, sides)[0] for name in metrics_offered(names, usual)}
     labels = {name: each.label for name, each in shown.items()}
