@@ -8,27 +8,32 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Literal
 
 import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, choose, named, one_of, setting
-from senseapp.app.common.download import offer_file
+from senseapp.app.common.download import file_button, offer_file
 from senseapp.app.common.notices import POLL_SECONDS, complain, empty_state, progress_bar
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
 from senseapp.core.texts import distinct
+from senseapp.descriptions.targets import TARGETS
+from senseapp.formats.registry import FORMATS
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision
 from senseapp.records.candidate import Candidate
+from senseapp.records.deployment import DeploySettings
 from senseapp.records.goal import GOALS
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import CONFIDENCE, Promise, certainty_text, too_few
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import Goal
+from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.finished_runs import OutcomeT, TaskT
 from senseapp.server.service import Service
 from senseapp.server.tasks import FinishedRunTask
@@ -320,3 +325,46 @@ def has_enough_images(candidates: Sequence[Candidate], promise: Promise | None) 
     if missing:
         st.warning(md("{}", missing), icon=":material/warning:")
     return not missing
+
+
+def can_search(record: RunRecord) -> bool:
+    """Return whether files can be made of a run."""
+    return record.state is RunState.DONE and record.spec.data.kind != "imported"
+
+
+def answer_button(record: RunRecord, asked: Asked, chosen: Candidate | None, *, primary: bool = True) -> None:
+    """Show the button to what a decision says to use: a file, targets, or the original as its runtime's file."""
+    if chosen is None:
+        _original_file(record, asked)
+    elif asked.goal == "targets" and (schedule := chosen.schedule) is not None:
+        if (result := backend.result_of(record.run_id)) is None:
+            return
+        # in the first format that can hold it
+        form = next(each for each in FORMATS.values() if not each.mismatch(schedule) and each.render is not None)
+        offer_file(
+            f"Get the targets ({form.title})",
+            partial(form.write, schedule, result.profile),
+            f"{download_stem(record.spec)}-schedule{form.suffix}",
+            key=f"recommendation.targets.{record.run_id}",
+            type="primary" if primary else "secondary",
+            help="One amount for each layer. Other formats are under Schedule.",
+        )
+    else:
+        file_button(record.run_id, chosen, primary=primary)
+
+
+def _original_file(record: RunRecord, asked: Asked) -> None:
+    """Hand out the original as the file of its runtime, which no file replaces, or show the button that makes it."""
+    if asked.goal == "targets" or not can_search(record) or not TARGETS[asked.target].runtime.is_installed:
+        return
+    settings = DeploySettings(kind="float", runtime=TARGETS[asked.target].runtime_name)
+    made = outcome_or_offer(
+        DeliverTask(run_id=record.run_id, settings=settings),
+        f"Make the original's file ({TARGETS[asked.target].runtime.file_title.removesuffix(' file')})",
+        "the original's file",
+        key="recommendation.original",
+        icon="deployed_code",
+        kind="primary",
+    )
+    for candidate in made.candidates if made is not None else ():
+        file_button(record.run_id, candidate, primary=True)

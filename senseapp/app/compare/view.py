@@ -14,10 +14,9 @@ from senseapp.app.common.address import bound, choose, named
 from senseapp.app.common.expert import metrics_shown
 from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import answer_or_wait, complain
-from senseapp.app.common.run_guard import Asked, asked_of
+from senseapp.app.common.run_guard import Asked, answer_button, asked_of
 from senseapp.app.common.state import drop_pick, picked_layer, session
 from senseapp.app.common.tables import text_table
-from senseapp.app.results.recommendation import answer_button
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.core.texts import distinct

@@ -3,14 +3,13 @@
 import math
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend, run_guard
-from senseapp.app.common.download import file_button, offer_file, other_files
+from senseapp.app.common.download import file_button, other_files
 from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here, show_notes
@@ -19,25 +18,22 @@ from senseapp.app.results.layers import READING, bars_figure
 from senseapp.app.results.trials import device_report, try_picture
 from senseapp.app.results.view import layers_are_open, usual_view
 from senseapp.core.markdown import md
-from senseapp.descriptions.targets import TARGETS
-from senseapp.formats.registry import FORMATS
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, pays
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
-from senseapp.records.deployment import DeploySettings
-from senseapp.records.jobs import RunRecord, RunState
+from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.resolution import baseline_warning
-from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
+from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.leaderboard import headline
 from senseapp.views.charts.layers import marked
 from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
 from senseapp.views.frames import files
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import caveat_of, download_stem, markdown_table
+from senseapp.views.words.wording import caveat_of, markdown_table
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 _MOST_BARS = 9  # rows of the one chart
@@ -77,49 +73,11 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
         if chosen is None and asked.promise is not None and suffice:
             st.markdown(shortfall(list(filter(pays, candidates)), asked.promise))
     with get:
-        answer_button(record, asked, chosen)
+        run_guard.answer_button(record, asked, chosen)
     if asked.goal != "targets" and chosen is not None:
         with attempt:
             try_picture(record.run_id, chosen)
     return asked
-
-
-def answer_button(record: RunRecord, asked: run_guard.Asked, chosen: Candidate | None, *, primary: bool = True) -> None:
-    """Show the button to what a decision says to use: a file, targets, or the original as its runtime's file."""
-    if chosen is None:
-        _original_file(record, asked)
-    elif asked.goal == "targets" and (schedule := chosen.schedule) is not None:
-        if (result := backend.result_of(record.run_id)) is None:
-            return
-        # in the first format that can hold it
-        form = next(each for each in FORMATS.values() if not each.mismatch(schedule) and each.render is not None)
-        offer_file(
-            f"Get the targets ({form.title})",
-            partial(form.write, schedule, result.profile),
-            f"{download_stem(record.spec)}-schedule{form.suffix}",
-            key=f"recommendation.targets.{record.run_id}",
-            type="primary" if primary else "secondary",
-            help="One amount for each layer. Other formats are under Schedule.",
-        )
-    else:
-        file_button(record.run_id, chosen, primary=primary)
-
-
-def _original_file(record: RunRecord, asked: run_guard.Asked) -> None:
-    """Hand out the original as the file of its runtime, which no file replaces, or show the button that makes it."""
-    if asked.goal == "targets" or not _can_search(record) or not TARGETS[asked.target].runtime.is_installed:
-        return
-    settings = DeploySettings(kind="float", runtime=TARGETS[asked.target].runtime_name)
-    made = run_guard.outcome_or_offer(
-        DeliverTask(run_id=record.run_id, settings=settings),
-        f"Make the original's file ({TARGETS[asked.target].runtime.file_title.removesuffix(' file')})",
-        "the original's file",
-        key="recommendation.original",
-        icon="deployed_code",
-        kind="primary",
-    )
-    for candidate in made.candidates if made is not None else ():
-        file_button(record.run_id, candidate, primary=True)
 
 
 def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResult) -> Decision:
@@ -149,7 +107,7 @@ def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.del
     """Show what the answer depends on, and in ``searched`` the search for files; return if images suffice for it."""
     run_id, metric = record.run_id, candidates[0].metric
     run_guard.choose_goal(record)
-    if not _can_search(record):
+    if not run_guard.can_search(record):
         return True
     allowed = run_guard.choose_tolerance(run_id, metric, page="results")
     run_guard.choose_promise(run_id, metric, allowed, page="results")
@@ -163,10 +121,6 @@ def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.del
         if suffice and backend.service().work.outcome(search) is None:
             _on_its_way(search, "Search again within this loss")
     return suffice
-
-
-def _can_search(record: RunRecord) -> bool:
-    return record.state is RunState.DONE and record.spec.data.kind != "imported"
 
 
 def first_answer(record: RunRecord) -> None:
@@ -189,7 +143,7 @@ def _without_files(record: RunRecord, result: RunResult) -> None:
     run_id = record.run_id
     task = RecommendationTask(run_id=run_id)
     show_answer(record, (), result)
-    if backend.service().work.outcome(task) is None and _can_search(record):
+    if backend.service().work.outcome(task) is None and run_guard.can_search(record):
         first = original_in_int8(run_id, METRICS[result.judged_by].tolerable, target=record.spec.target)
         if not run_guard.watched(first, cancel="recommendation.first"):
             _on_its_way(task, "Find the smallest good model", kind="primary")
