@@ -20,7 +20,7 @@ class RuntimeDescription:
         package: that must be importable for it; empty where senseapp itself depends on it.
         added_by: the command that installs ``package``.
         has_int8: whether it computes in int8, so that its quantizer can be asked for such files.
-        has_int8_ends: whether inputs and outputs of such files can be int8, too.
+        has_int8_ends: whether inputs and outputs of such files can be int8, too, or activations have 16 bits.
         opened_by: what else opens its files.
         runs_on: where its files run, for a sentence: ``on phones, servers and in browsers``.
         loading: Python that opens the file ``{name}``.
