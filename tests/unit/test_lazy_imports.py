@@ -10,7 +10,6 @@ PLAIN = (
     "descriptions",
     "metrics",
     "tasks",
-    "measure.cluster.plan",
     "compressions",
     "records.spec",
     "records.measurement",
