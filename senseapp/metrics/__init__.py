@@ -8,7 +8,6 @@ from collections.abc import Collection
 from senseapp.core.registry import Registry
 from senseapp.metrics.base import Metric, MetricChange, Moments, number_text, powers
 from senseapp.metrics.classification import ClassificationMetric, check_labels
-from senseapp.metrics.intervals import Interval
 
 _OWN = ("TOP1", "TOP5", "LOSS", "KL", "AGREEMENT", "SQNR")
 METRICS: Registry[Metric] = Registry(
@@ -47,10 +46,8 @@ def judging_among(names: Collection[str], *, otherwise: str = "") -> str:
 __all__ = [
     "METRICS",
     "ClassificationMetric",
-    "Interval",
     "Metric",
     "MetricChange",
-    "Moments",
     "change_of",
     "check_labels",
     "divergence_among",
