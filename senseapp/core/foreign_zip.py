@@ -66,10 +66,7 @@ class ForeignZip:
         return any(member.flag_bits & _ENCRYPTED for member in self.members)
 
     def open(self, member: zipfile.ZipInfo) -> IO[bytes]:
-        """Open a member, for readers that request a bounded number of bytes each time.
-
-        ZipRefused if its compression is not supported.
-        """
+        """Open a member, to be read in bounded parts; ZipRefused if its compression is not supported."""
         if member.compress_type not in _METHODS:
             known = _UNREAD_METHODS.get(member.compress_type, f"method {member.compress_type}")
             raise ZipRefused(f"compressed by {known}, where only {' and '.join(_METHODS.values())} are read")

@@ -36,10 +36,7 @@ def primary_among(names: Collection[str], *, labelled: bool = False) -> str | No
 
 
 def judging_among(names: Collection[str], *, otherwise: str = "") -> str:
-    """Return the metric of ``names`` that people judge a model by: the primary one, else the divergence.
-
-    Without both it is ``otherwise``, by default the first of ``names``.
-    """
+    """Return what people judge by: the primary metric, the divergence, ``otherwise``, or the first of ``names``."""
     return primary_among(names) or divergence_among(names) or otherwise or next(iter(names))
 
 

@@ -59,10 +59,7 @@ def predictions_of(scores: Tensor, most_bytes: int | None) -> Columns:
 
 
 def grid_of(shape: tuple[int, ...], most_bytes: int | None) -> tuple[list[int], list[int]]:
-    """Return the rows and the columns of the grid on which probabilities of scores (C, H, W) are kept.
-
-    Positions are spread evenly, each in the middle of its cell.
-    """
+    """Return rows and columns, in the middle of equal cells, at which probabilities of (C, H, W) are kept."""
     classes, height, width = shape
     most = MOST_POSITIONS
     if most_bytes is not None:

@@ -131,10 +131,7 @@ def _tested(candidates: Sequence[Candidate], promise: Promise) -> tuple[dict[str
 def verdict_of(
     change: MetricChange | None, promise: Promise, tests: TestSequence, *, file: str = "", bound: float | None = None
 ) -> Verdict:
-    """Test what was measured of a file on held-out images; None where it was not.
-
-    ``bound`` is that for the error of the next test, where it is known already.
-    """
+    """Test the loss on held-out images, None where unmeasured; ``bound`` is that of the next test, if known."""
     error = tests.next_error
     if change is None or not change.moments or not METRICS[change.metric].is_share:
         change, bound = None, math.inf
