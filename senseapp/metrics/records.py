@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,7 +33,7 @@ _Value = TypeVar("_Value", "float", "NDArray[np.float64]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordMetric(Metric):
+class RecordMetric(Metric, ABC):
     """A metric that is computed from one record for each image; the records of shards follow each other.
 
     Moments are (N, then for each image the length and the numbers of its record before, and those of its record after).
