@@ -73,10 +73,7 @@ _converter.register_structure_hook_factory(_is_list, _list_reader)
 
 
 def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> None:
-    """Write the members of an open family with their ``"type"``; also in optional fields.
-
-    ``members`` returns the types that can be read in fields declared as ``base``, by their ``"type"``.
-    """
+    """Write members of an open family, those of ``members``, with their ``"type"``; also in optional fields."""
 
     def structure(value: Any, _: Any = base) -> Any:
         known, fields = members(), dict(value)
@@ -100,10 +97,7 @@ def encode(value: Any) -> dict[str, Any]:
 
 
 def decode(payload: Any, expected: type[RecordT]) -> RecordT:
-    """Build a record of type ``expected`` from the result of :func:`encode`.
-
-    InvalidFile if it is of another type, of a newer version, or has missing or unknown fields.
-    """
+    """Build a record from the result of :func:`encode`; InvalidFile if it is damaged, of another type, or newer."""
     name = expected.__name__
     if not isinstance(payload, dict) or payload.get("type") != name:
         found = payload.get("type") if isinstance(payload, dict) else type(payload).__name__

@@ -146,10 +146,7 @@ def make_private(folder: Path) -> None:
 
 
 def lock_home(folder: Path) -> None:
-    """Lock ``folder`` for this process until it ends in any way; further calls do nothing.
-
-    Raises HomeInUse if another process holds the lock.
-    """
+    """Lock ``folder`` for this process until it ends in any way; HomeInUse if another process holds the lock."""
     folder = folder.expanduser().resolve()
     with _holding:
         if folder in _held:

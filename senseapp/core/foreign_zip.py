@@ -5,8 +5,6 @@ deflated members are read, a megabyte at a time, and never beyond their declared
 limited before Python creates an object for each entry.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import zipfile
@@ -14,10 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from typing import IO, Any, cast
 
 MOST_UNPACKED = 4  # times an archive of weights: trained ones hardly get smaller
 _CHUNK_BYTES = 1 << 20  # held in memory while a member is unpacked
@@ -55,7 +50,7 @@ class ForeignZip:
         with ExitStack() as opened:
             self._stream = opened.enter_context(file.open("rb")) if isinstance(file, Path) else file
             reader = _DirectoryReader(self._stream, most_members)
-            self._zip = opened.enter_context(zipfile.ZipFile(reader))
+            self._zip = opened.enter_context(zipfile.ZipFile(cast(IO[bytes], reader)))
             self._opened = opened.pop_all()
         reader.listed = True
         self.members = tuple(self._zip.infolist())
@@ -71,10 +66,7 @@ class ForeignZip:
         return any(member.flag_bits & _ENCRYPTED for member in self.members)
 
     def open(self, member: zipfile.ZipInfo) -> IO[bytes]:
-        """Open a member, for readers that request a bounded number of bytes each time.
-
-        ZipRefused if its compression is not supported.
-        """
+        """Open a member, to be read in bounded parts; ZipRefused if its compression is not supported."""
         if member.compress_type not in _METHODS:
             known = _UNREAD_METHODS.get(member.compress_type, f"method {member.compress_type}")
             raise ZipRefused(f"compressed by {known}, where only {' and '.join(_METHODS.values())} are read")
@@ -84,7 +76,7 @@ class ForeignZip:
         """Return a stored member as a seekable stream, while the archive is open; None for a compressed one."""
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
             return None
-        return cast(IO[bytes], io.BufferedReader(_Window(self._stream, self.start_of(member), member.file_size)))
+        return cast(IO[bytes], _Window(self._stream, self.start_of(member), member.file_size))
 
     def start_of(self, member: zipfile.ZipInfo) -> int:
         """Return the place in the file of a member's first byte, as it is stored; raises ZipRefused if cut short."""
@@ -119,28 +111,15 @@ class ForeignZip:
         self._opened.close()
 
 
-class GuardedStream(io.RawIOBase):
+class GuardedStream:
     """A seekable stream for readers of archives, whose subclasses bound what is read at once."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__()
         self._stream = stream
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to a place."""
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Return the place."""
-        return self._stream.tell()
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
+    def __getattr__(self, name: str) -> Any:
+        """Return what the stream itself has."""
+        return getattr(self._stream, name)
 
 
 class _Window(GuardedStream):
@@ -150,13 +129,12 @@ class _Window(GuardedStream):
         super().__init__(stream)
         self._start, self._size, self._place = start, size, 0
 
-    def readinto(self, buffer: Buffer, /) -> int:
-        view = memoryview(buffer)
+    def read(self, size: int = -1, /) -> bytes:
+        left = max(0, self._size - self._place)
         self._stream.seek(self._start + self._place)
-        content = self._stream.read(max(0, min(len(view), self._size - self._place)))
-        view[: len(content)] = content
+        content = self._stream.read(left if size < 0 else min(size, left))
         self._place += len(content)
-        return len(content)
+        return content
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]

@@ -96,9 +96,9 @@ class OptionalSteps:
         """Begin to count the time of improvements, which is ``seconds``."""
         self.seconds, self._started = seconds, self.clock()
 
-    def left(self, share: float = 1.0) -> float:
-        """Return the seconds until ``share`` of the time has passed, at least 0."""
-        return max(0.0, self._started + share * self.seconds - self.clock())
+    def left(self) -> float:
+        """Return the seconds until the time has passed, at least 0."""
+        return max(0.0, self._started + self.seconds - self.clock())
 
     @contextmanager
     def trying(self, improvement: str) -> Iterator[None]:

@@ -111,10 +111,7 @@ _WILD = re.compile(r"[*?\[]")
 
 
 def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that tests whether a name is one of ``patterns``, or matches one; case-sensitive.
-
-    InvalidSpec for more than 10,000 names or 500 patterns, or one of over 400 characters.
-    """
+    """Return a test whether a name is one of ``patterns`` or matches one; InvalidSpec for too many or too long ones."""
     return _compiled(tuple(dict.fromkeys(patterns)))
 
 
@@ -204,10 +201,7 @@ def printable_text(text: str) -> str:
 
 
 def with_printable_texts(record: T) -> T:
-    """Return ``record`` with :func:`printable_text` of every text in it, however deep.
-
-    It may be a dataclass, a tuple, a list, a dictionary or a plain value.
-    """
+    """Return a record or a container with :func:`printable_text` of every text in it, however deep."""
     found: Any = record
     if type(found) is str:  # members of an enumeration stay
         found = printable_text(found)

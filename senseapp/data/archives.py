@@ -232,7 +232,7 @@ class TarSource(PictureSource):
 
     def _members(self) -> Iterator[tarfile.TarInfo]:
         """Yield the members; none is kept, so that memory does not grow with their number."""
-        with tarfile.open(fileobj=_HeaderReader(self._stream), mode="r:") as archive:
+        with tarfile.open(fileobj=cast(IO[bytes], _HeaderReader(self._stream)), mode="r:") as archive:
             while (member := archive.next()) is not None:
                 yield member
                 archive.members.clear()  # type: ignore[attr-defined]  # the usual way to walk a long archive

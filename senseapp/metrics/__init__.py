@@ -8,7 +8,6 @@ from collections.abc import Collection
 from senseapp.core.registry import Registry
 from senseapp.metrics.base import Metric, MetricChange, Moments, number_text, powers
 from senseapp.metrics.classification import ClassificationMetric, check_labels
-from senseapp.metrics.intervals import Interval
 
 _OWN = ("TOP1", "TOP5", "LOSS", "KL", "AGREEMENT", "SQNR")
 METRICS: Registry[Metric] = Registry(
@@ -37,20 +36,15 @@ def primary_among(names: Collection[str], *, labelled: bool = False) -> str | No
 
 
 def judging_among(names: Collection[str], *, otherwise: str = "") -> str:
-    """Return the metric of ``names`` that people judge a model by: the primary one, else the divergence.
-
-    Without both it is ``otherwise``, by default the first of ``names``.
-    """
+    """Return what people judge by: the primary metric, the divergence, ``otherwise``, or the first of ``names``."""
     return primary_among(names) or divergence_among(names) or otherwise or next(iter(names))
 
 
 __all__ = [
     "METRICS",
     "ClassificationMetric",
-    "Interval",
     "Metric",
     "MetricChange",
-    "Moments",
     "change_of",
     "check_labels",
     "divergence_among",

@@ -171,17 +171,11 @@ class Metric:
         return (float(len(output)), *(float(term.sum()) for term in terms))
 
     def merge(self, first: Moments, second: Moments) -> tuple[float, ...]:
-        """Return the moments of two disjoint sets of images together.
-
-        Counts (top-1, top-5, agreement) merge exactly; other sums up to the rounding of one float64 addition.
-        """
+        """Return the moments of two disjoint sets of images together; counts merge exactly."""
         return tuple(a + b for a, b in zip(first, second, strict=True))
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of ``delta``; unless a metric knows better, that of a mean of losses in their range.
-
-        Where each image loses all or nothing, it is that of a share of images.
-        """
+        """Return the interval of ``delta``: that of a mean, or of a share where each image loses all or nothing."""
         if self._loses_whole_images(moments):
             return proportion_interval(round(moments[2]), int(moments[0]), confidence)
         sums = moments[2], moments[3], moments[4]
@@ -272,10 +266,7 @@ class Metric:
         return f"at least {self.min_classes} classes" if num_classes < self.min_classes else ""
 
     def unchanged_upper_end(self, num_images: int) -> float:
-        """Return how large ``delta`` may be, with 95 % confidence, where no image has changed.
-
-        Of right answers it is the exact upper bound of a share of which no image was seen, at half the error.
-        """
+        """Return how large ``delta`` may be, with 95 % confidence, if no image has changed: exact of answers."""
         return 1 - math.pow(0.025, 1 / num_images) if self.needs_labels and self.counted == "answers" else 0.0
 
     def largest_estimate(self, num_classes: int) -> float:

@@ -120,10 +120,7 @@ def upper_bound_of_net_share(worse: int, better: int, images: int, confidence: f
 def upper_bound_of_sums(
     images: int, sums: tuple[float, float], low: float, high: float, confidence: float = 0.95
 ) -> float:
-    """Return the upper bound of the mean of independent values from ``low`` to ``high``, one of each image.
-
-    ``sums`` are those of the values and of their squares: see :func:`_capital`.
-    """
+    """Return the upper bound of a mean of values from ``low`` to ``high``, by the sums of them and of their squares."""
     check_images(images, confidence)
     if not all(map(math.isfinite, sums)):
         return high

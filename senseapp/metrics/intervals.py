@@ -203,20 +203,6 @@ class ResampledDrop:
         low, high = np.quantile(known, [self._level(bias + each, bias) for each in (-tail, tail)])
         return min(float(low), self.estimate), max(float(high), self.estimate)
 
-    def interval_of_share(self, confidence: float, *, gains: bool) -> Interval:
-        """Return the interval of a drop of a share, which with ``gains`` may be below 0.
-
-        Where nothing was lost on any image, draws say nothing of images that lose all: the upper end is at least that
-        of a share of images of which none was lost. Where nothing changed at all, the same holds of gains.
-        """
-        low, high = self.interval(confidence)
-        unseen = upper_bound_of_share(0, self.number, confidence)
-        if low == high:
-            low, high = -unseen, unseen
-        elif self.nothing_lost:
-            high = max(high, unseen)
-        return max(-1.0 if gains else 0.0, low), min(1.0, high)
-
     def upper_bound(self, confidence: float) -> float:
         """Return the percentile of draws of the images and one more, on which all is lost; the higher of two draws.
 

@@ -6,6 +6,7 @@ the temperature that suits each way best: a preparation that only sharpens or fl
 Source: Guo et al. (2017), On calibration of modern neural networks, section 4.2 (temperature scaling).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -101,12 +102,7 @@ def mean_is_above_zero(gains: Array, *, significance: float) -> bool:
     if mean <= 0:
         return False
     if count >= _LEAST_IMAGES:
-        return bool(np.ptp(gains) <= 1e-9) or _t_test(gains) <= significance
+        spread = gains.std(ddof=1) / math.sqrt(count)
+        return bool(np.ptp(gains) <= 1e-9 or stdtr(count - 1, -mean / spread) <= significance)
     signs = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
     return float((signs @ gains / count >= mean - 1e-12).mean()) <= significance
-
-
-def _t_test(gains: Array) -> float:
-    """Return the one-sided p value of a mean above 0, of two or more that differ."""
-    count = len(gains)
-    return float(stdtr(count - 1, -gains.mean() * np.sqrt(count) / gains.std(ddof=1)))

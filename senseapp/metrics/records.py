@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import AnswerDrop, Metric, Moments, powers
+from senseapp.metrics.bounds import upper_bound_of_share
 from senseapp.metrics.intervals import Interval, ResampledDrop, image_counts
 from senseapp.metrics.predictions import Predictions
 
@@ -32,7 +33,7 @@ _Value = TypeVar("_Value", "float", "NDArray[np.float64]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordMetric(Metric):
+class RecordMetric(Metric, ABC):
     """A metric that is computed from one record for each image; the records of shards follow each other.
 
     Moments are (N, then for each image the length and the numbers of its record before, and those of its record after).
@@ -76,13 +77,24 @@ class RecordMetric(Metric):
         return list(before) == list(after)
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the bootstrap's interval; of a share, nothing lies below 0 where the original model is the truth."""
+        """Return the bootstrap's interval."""
         return self.interval_of(_resampled(self, tuple(moments)), confidence)
 
     def interval_of(self, drop: ResampledDrop, confidence: float) -> Interval:
-        """Return the interval of a drop that was resampled."""
-        share = self.is_share
-        return drop.interval_of_share(confidence, gains=self.needs_labels) if share else drop.interval(confidence)
+        """Return the interval of a drop that was resampled; of a share, nothing is gained on what the original finds.
+
+        Where nothing was lost on any image, draws say nothing of images that lose all: the upper end of a share is at
+        least that of a share of images of which none was lost. Where nothing changed at all, the same holds of gains.
+        """
+        low, high = drop.interval(confidence)
+        if not self.is_share:
+            return low, high
+        unseen = upper_bound_of_share(0, drop.number, confidence)
+        if low == high:
+            low, high = -unseen, unseen
+        elif drop.nothing_lost:
+            high = max(high, unseen)
+        return max(-1.0 if self.needs_labels else 0.0, low), min(1.0, high)
 
     def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
         """Return the higher of two: the bootstrap's bound, and that of any metric from the end of its interval."""

@@ -59,10 +59,7 @@ def predictions_of(scores: Tensor, most_bytes: int | None) -> Columns:
 
 
 def grid_of(shape: tuple[int, ...], most_bytes: int | None) -> tuple[list[int], list[int]]:
-    """Return the rows and the columns of the grid on which probabilities of scores (C, H, W) are kept.
-
-    Positions are spread evenly, each in the middle of its cell.
-    """
+    """Return rows and columns, in the middle of equal cells, at which probabilities of (C, H, W) are kept."""
     classes, height, width = shape
     most = MOST_POSITIONS
     if most_bytes is not None:
@@ -161,9 +158,8 @@ class PixelAccuracy(Metric):
         """
         count, _, lost, known, *products = moments
         ratio = lost / known if known else math.nan
-        weights = (1.0, -2 * ratio, ratio**2), (1.0, -3 * ratio, 3 * ratio**2, -(ratio**3))
-        square = sum(weight * each for weight, each in zip(weights[0], products[:3], strict=True))
-        cube = sum(weight * each for weight, each in zip(weights[1], products[3:], strict=True))
+        square = float(np.dot((1.0, -2 * ratio, ratio**2), products[:3]))
+        cube = float(np.dot((1.0, -3 * ratio, 3 * ratio**2, -(ratio**3)), products[3:]))
         low, high = mean_interval(int(count), (0.0, max(0.0, square), cube), confidence)
         if not known:
             return -1.0, 1.0

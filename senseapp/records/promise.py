@@ -109,10 +109,9 @@ def kept(candidates: Sequence[Candidate], promise: Promise) -> tuple[Candidate, 
 def _tested(candidates: Sequence[Candidate], promise: Promise) -> tuple[dict[str, Verdict], TestSequence]:
     tests = TestSequence(error=1 - promise.confidence)
     found: dict[str, Verdict] = {}
-    earlier: list[Candidate] = []
-    for each in candidates:
+    for place, each in enumerate(candidates):
         weights = each.reconstruction, each.schedule
-        same = [other for other in earlier if (other.reconstruction, other.schedule) == weights]
+        same = [other for other in candidates[:place] if (other.reconstruction, other.schedule) == weights]
         if not same:
             for _ in range(each.tried - 1):
                 tests.add(passes=False)
@@ -124,17 +123,13 @@ def _tested(candidates: Sequence[Candidate], promise: Promise) -> tuple[dict[str
             change = change_in(each.figures.changes, metric) if each.held_out else None
             bound = None if change is None else each.upper_bound(metric, tests.next_error)
             found[each.file] = verdict_of(change, promise, tests, file=each.file, bound=bound)
-        earlier.append(each)
     return found, tests
 
 
 def verdict_of(
     change: MetricChange | None, promise: Promise, tests: TestSequence, *, file: str = "", bound: float | None = None
 ) -> Verdict:
-    """Test what was measured of a file on held-out images; None where it was not.
-
-    ``bound`` is that for the error of the next test, where it is known already.
-    """
+    """Test the loss on held-out images, None where unmeasured; ``bound`` is that of the next test, if known."""
     error = tests.next_error
     if change is None or not change.moments or not METRICS[change.metric].is_share:
         change, bound = None, math.inf

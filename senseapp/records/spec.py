@@ -60,8 +60,7 @@ class ModelSpec:
         library: one of :data:`senseapp.descriptions.SOURCES`: ``auto`` recognises the architecture from the
             checkpoint; of an ``imported`` model only figures are known, from another tool's file.
         name: in the library (``resnet50``); empty for ``auto``.
-        pretrained: load the library's published weights.
-        checkpoint: path of a weights file, if any.
+        pretrained, checkpoint: load the library's published weights; path of a weights file, if any.
         network: which of several networks in a checkpoint: what stands before the names of its weights
             (``state_dict_ema``, ``teacher``), or a part of it; empty takes the first.
         outputs: of an ONNX file, the names of the values to measure; empty takes those that fit the task.
@@ -200,8 +199,7 @@ class SensitivitySpec:
             where labelled images are enough to show a drop of one point, and KL elsewhere.
         num_samples: images to measure on; None means all, less a share for proofs where there are plenty.
         batch_size: most images in one forward pass; None takes as many as fit the caches.
-        layers: shell patterns of layer names (``layer1.*``); empty means all.
-        layer_types: class names (``Conv2d``); empty means all.
+        layers, layer_types: shell patterns of names (``layer1.*``), and class names (``Conv2d``); empty means all.
         mode: ``exact`` measures, ``quick`` only estimates.
         precision: of the forward passes; ``auto`` takes bfloat16 where it is fast and ranks layers alike.
         adapted: measure each layer with weights that make up, in closed form, for what compression takes from it.

@@ -218,10 +218,7 @@ def _table(rows: Sequence[tuple[int, ClassRecord]], num_images: int) -> ClassTab
 
 
 def average_precisions(table: ClassTable, weights: Floats) -> Floats:
-    """Return the average precision of one class, (draws, thresholds); NaN where a draw has no object of it.
-
-    ``weights`` are how often each image counts, (draws, images).
-    """
+    """Return the precision of a class, (draws, thresholds), for weights (draws, images); NaN without an object."""
     totals = weights @ table.num_objects  # (draws,)
     kinds = [kind.tobytes() for kind in np.stack([table.right, table.wrong], axis=1)]
     alike = [kinds.index(kind) for kind in kinds]  # the first threshold with the same outcomes, (thresholds,)
@@ -312,11 +309,7 @@ def sure_detections(predictions: Mapping[str, Any]) -> Floats:
 
 
 def best_threshold(images: Iterable[tuple[Floats, Objects]]) -> float:
-    """Return the score from which detections have the best F1 against objects; the usual one where none is found.
-
-    It is midway between two scores. Detections are matched in the order of their scores, so that one match tells F1
-    for every threshold.
-    """
+    """Return the score, midway between two, from which F1 is best; the usual one where no object is found."""
     matched = [each for found, objects in images for each in match_image(found, objects, thresholds=(FOUND,))]
     sure = np.concatenate([np.zeros(0), *(each.scores[~each.ignored[0]] for each in matched)])
     right = np.concatenate([np.zeros(0), *(each.right[0][~each.ignored[0]] for each in matched)])

@@ -91,10 +91,7 @@ def blocks(rows: Tensor) -> Iterator[tuple[RowKind, slice]]:
 
 
 def class_scores(rows: Tensor, kind: RowKind) -> Tensor:
-    """Return the score of each class, (N, R, K), of rows of one kind; that of a background is 0.
-
-    Rows of region proposals have one score for an object, (N, R, 1).
-    """
+    """Return scores of classes, (N, R, K), of rows of one kind, 0 of a background; (N, R, 1) of proposals."""
     logits, objects = rows[..., CLASSES], rows[..., OBJECT : OBJECT + 1]
     if kind is RowKind.ANCHOR:
         return objects.sigmoid()
