@@ -127,11 +127,7 @@ class RunStore:
         self.update(run_id, tags=",".join(_checked_tags(tags)))
 
     def share(self, run_id: str, viewer: str, *, shared: bool) -> str:
-        """Make the run readable with its link, or private; a revoked link never works again.
-
-        Returns:
-            The link; empty when it is taken back.
-        """
+        """Make the run readable with its link, and return it, or private; a revoked link never works again."""
         record = self.owned(run_id, viewer)
         if shared != record.shared:
             self.update(run_id, link=secrets.token_hex(20) if shared else "")
