@@ -134,11 +134,9 @@ def run(arguments: argparse.Namespace) -> None:
     spec = folder.load_result().spec
     allowed = METRICS[candidate.metric].tolerable if task.allowed_drop is None else task.allowed_drop
     answer = decision(folder.candidates(), spec.goal, allowed, task.promise, spec.target)
-    report = _report(candidate, answer, deployment, files) | predicted
-    report |= promise_json(task.promise, folder.candidates())
-    report["notes"].extend(filter(None, [target_of_file(task.settings.runtime, spec.target).measured]))
-    report["notes"].extend(notes)
-    print(json.dumps(report, allow_nan=False))
+    report = _report(candidate, answer, deployment, files)
+    report["notes"] += [*filter(None, [target_of_file(task.settings.runtime, spec.target).measured]), *notes]
+    print(json.dumps(report | predicted | promise_json(task.promise, folder.candidates()), allow_nan=False))
 
 
 def _task_of(arguments: argparse.Namespace, result: RunResult) -> DeliverTask:

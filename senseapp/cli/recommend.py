@@ -94,11 +94,12 @@ def run(arguments: argparse.Namespace) -> None:
             write_file(target, folder.candidate_file(best).read_bytes())
         files = (*files, target)
     offers = [candidate_json(each) for each in candidates if answer.offers(each)]
-    report = _report(record, answer, files, written)
-    report |= {"recommended": candidate_json(best) if best is not None else None, "candidates": offers}
-    report |= {"target": {"name": result.spec.target, "measured": TARGETS[result.spec.target].measured}}
-    report |= promise_json(promise, candidates)
-    print(json.dumps(report, allow_nan=False))
+    report = _report(record, answer, files, written) | {
+        "recommended": candidate_json(best) if best is not None else None,
+        "candidates": offers,
+        "target": {"name": result.spec.target, "measured": TARGETS[result.spec.target].measured},
+    }
+    print(json.dumps(report | promise_json(promise, candidates), allow_nan=False))
 
 
 def _report(record: Recommendation, answer: Decision, files: tuple[Path, ...], schedule: Path | None) -> dict[str, Any]:

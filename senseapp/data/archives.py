@@ -166,11 +166,7 @@ class ZipSource(PictureSource):
             return False
 
     def read(self, entry: Entry) -> bytes:
-        """Return the bytes of one member, at most the limit of one file.
-
-        Raises Unreadable where it is too large, damaged, of another size than it declares, or packed by a method that
-        is not read here.
-        """
+        """Return the bytes of one member; Unreadable where it is too large, damaged, or packed as is not read here."""
         archive, member = self._files[entry.position]
         self._limits.check_file(member.file_size)
         try:

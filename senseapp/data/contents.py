@@ -256,10 +256,7 @@ _FOLDER_LIMITS = ArchiveLimits(members=5_000_000)  # whoever runs the server put
 
 
 def resolve_readable(path: str, roots: Sequence[Path]) -> Path:
-    """Return the real path of a folder or archive inside one of ``roots``; no roots allow any.
-
-    Raises InvalidDataset where it does not exist, or does not lie, with links followed, in one of ``roots``.
-    """
+    """Return the real path, links followed, of what exists in one of ``roots``; none allow any. Else InvalidDataset."""
     try:
         resolved = Path(path).expanduser().resolve(strict=True)
     except (OSError, ValueError, RuntimeError) as error:

@@ -73,10 +73,7 @@ def photograph(index: int) -> tuple[str, Image.Image]:
 
 
 def load_photographs(preprocessing: Preprocessing, num_samples: int | None) -> PreparedImages:
-    """Return the first ``num_samples`` crops, or all, prepared as the model wants them; without labels.
-
-    Raises InvalidDataset where the model takes no pictures.
-    """
+    """Return the first ``num_samples`` crops, or all, without labels; InvalidDataset where it takes no pictures."""
     count = min(num_samples or NUM_PHOTOGRAPHS, NUM_PHOTOGRAPHS)
     names, crops = zip(*map(photograph, range(count)), strict=True)
     return PreparedImages(

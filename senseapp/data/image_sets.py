@@ -78,10 +78,7 @@ class ImageSetSource(PictureSource):
         return Arrangement(layout="image set", entries=entries, labels=self._labels, label_names=self._classes)
 
     def read(self, entry: Entry) -> bytes:
-        """Return one image as a file that loses nothing and is quick to write.
-
-        Raises Unreadable where torchvision cannot read it.
-        """
+        """Return one image as a file that loses nothing and is quick to write; raises Unreadable."""
         file = io.BytesIO()
         try:
             picture, _ = self._images[entry.position]

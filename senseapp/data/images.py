@@ -77,10 +77,7 @@ def chosen_of(values: PerImage, indices: Sequence[int]) -> PerImage:
 
 
 def bytes_of(value: Any) -> Iterator[memoryview]:
-    """Yield bytes that differ wherever ``value`` does: tensors, arrays, numbers, texts, and what holds them.
-
-    Raises TypeError where it holds something else.
-    """
+    """Yield bytes that differ wherever ``value`` does: tensors, arrays, numbers, texts, what holds them."""
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1)
         if flat.numel() == 1:
@@ -255,10 +252,7 @@ def follow(images: ImageSet, class_map: Sequence[tuple[str, int]]) -> bool:
 
 
 def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Preprocessing:
-    """Return the model's own preparation with the overrides of ``spec``.
-
-    Raises InvalidSpec where an override does not have one number per channel.
-    """
+    """Return the model's own preparation with the overrides of ``spec``; InvalidSpec where they lack a channel."""
     channels = preprocessing.input_shape[0]
     for what in ("mean", "std"):
         numbers = getattr(spec, what)
@@ -277,10 +271,7 @@ def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Pre
 
 
 def channel_mode(preprocessing: Preprocessing) -> ChannelMode:
-    """Return how pictures are decoded for this model: grey, colour, or all channels that they have.
-
-    Raises InvalidDataset where the model takes more channels than pictures are read with.
-    """
+    """Return how pictures are decoded for this model; InvalidDataset where it takes more channels than are read."""
     modes: dict[int, ChannelMode] = {1: "L", 3: "RGB"}
     channels = preprocessing.input_shape[0]
     if channels > MAX_CHANNELS:

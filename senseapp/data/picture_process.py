@@ -48,10 +48,7 @@ class PictureDecoder(ChildProcess):
         self._silent = False  # it did not answer in time
 
     def decode(self, file: bytes, mode: ChannelMode, transform: EvalTransform | None = None) -> Decoded:
-        """Return the decoded picture, prepared on request.
-
-        Raises Unreadable where it cannot be used; TooSlow where it takes too long.
-        """
+        """Return the decoded picture, prepared on request; raises Unreadable, TooSlow where it takes too long."""
         asked = {"bytes": len(file), "mode": mode, "transform": transform and asdict(transform)}
         clock = threading.Timer(REPLY_SECONDS, self._end_silent)  # so that no read waits for ever
         clock.daemon = True

@@ -80,10 +80,7 @@ class DrawnPictures:
             yield f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}."
 
     def add(self, index: int, pixels: torch.Tensor, found: Decoded, annotation: Any = None) -> None:
-        """Keep one picture, uint8 (C, H, W), of what was ``found`` in its file, and its annotation.
-
-        Raises TypeError where annotations that are arrays differ in shape or type.
-        """
+        """Keep a picture, uint8 (C, H, W), what was ``found`` in its file, and its annotation; arrays are all alike."""
         row = len(self.found)
         if isinstance(annotation, np.ndarray):
             values = torch.from_numpy(np.ascontiguousarray(annotation))
@@ -164,10 +161,7 @@ def read_drawn(
 
 
 def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
-    """Require that a picture can be decoded; the first usually can, else up to 200 from the whole set are tried.
-
-    Raises InvalidDataset where none of them can.
-    """
+    """Raise InvalidDataset unless a picture can be decoded: the first usually can, else up to 200 are tried."""
     refused: list[tuple[str, Unreadable]] = []
     for entry in entries[:: -(-len(entries) // 200) or 1]:  # spread over a set, to see whether any can be decoded
         try:

@@ -111,10 +111,7 @@ class GraphFiles:
 
 
 def read_graph(folder: RunFolder) -> GraphFiles | None:
-    """Return the graph in the folder of a run; None where it was not written yet.
-
-    Raises StorageFailed where the files cannot be read.
-    """
+    """Return the graph in the folder of a run; None where it was not written yet."""
     names = folder.path / _GRAPH_NODES
     if not names.is_file():
         return None

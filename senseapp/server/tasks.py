@@ -154,11 +154,7 @@ class FinishedRunTask(RunTask, Generic[OutcomeT_co]):
         return f"{self.run_id}:{type(self).__name__}:{self.key}"
 
     def carry_out(self, context: TaskContext) -> OutcomeT_co:
-        """Return the outcome, computed now or before.
-
-        Raises NotFound where the run is not finished, and InvalidInput where the model, the images or the request
-        cannot be used.
-        """
+        """Return the outcome, computed now or before; NotFound where the run is not finished."""
         known = self.outcome(context.folder)
         if known is not None:
             return known

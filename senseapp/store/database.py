@@ -111,10 +111,7 @@ class Database:
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection, in which each statement is a transaction of its own.
-
-        Raises StorageFailed where the database is locked, damaged, read-only or its disk is full.
-        """
+        """Open a connection without a transaction; StorageFailed where the database is locked, damaged or full."""
         try:
             opened = sqlite3.connect(self._path, timeout=self._busy_seconds, isolation_level=None)
             with closing(opened) as connection:

@@ -78,10 +78,7 @@ def report_tools() -> str:
 
 
 def summarised(content: bytes, *, name: str) -> ReportSummary:
-    """Return a report called ``name`` in a few figures.
-
-    Raises InvalidFile where it is no report, or damaged; one sentence.
-    """
+    """Return a report called ``name`` in a few figures; InvalidFile, in one sentence, where it is none or damaged."""
     report, tool = _known_report(content, printable(name))
     kinds = grouped((row.kind or row.name, row.seconds) for row in report.rows)
     named = sorted(((kind, len(each), sum(each)) for kind, each in kinds.items()), key=lambda kind: -kind[2])
@@ -118,10 +115,7 @@ def _advice() -> str:
 
 
 def merged(parts: Iterable[LayerTimes]) -> LayerTimes:
-    """Return the times of several files together; what no layer takes is that of the first.
-
-    Raises InvalidFile where two of them give the same layer a time at the same level.
-    """
+    """Return the times of several files, of the first where no layer takes them; InvalidFile for two of one level."""
     every = tuple(parts)
     times = [each for part in every for each in part.times]
     keys = [(each.layer, each.level) for each in times]
@@ -188,10 +182,7 @@ Kind = Literal["depthwise", "transposed", "conv", "linear"]
 
 
 def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> LayerTimes:
-    """Return the times of the layers of ``profile`` at ``level`` in the report called ``shown``.
-
-    Raises InvalidFile where no row is of a layer; one sentence.
-    """
+    """Return the times of layers, all at ``level``, in the report ``shown``; InvalidFile where no row is of a layer."""
     if not report.rows:
         raise InvalidFile(f"{shown} has the time of a call, and none of operations. Profile the operations too.")
     names = _Names(profile.layers)
@@ -284,6 +275,15 @@ def _by_order(report: Report, profile: ModelProfile, owners: Sequence[tuple[str,
     return {place: layer.name for place, layer in zip(products, calls, strict=True) if not owners[place]}
 
 
+_PRODUCTS: dict[Kind, str] = {
+    "depthwise": "depthwiseconv|dwconv",
+    "transposed": "convtranspose|transposeconv|deconv|convolutionbackprop",
+    "conv": "conv(?!ert)",
+    "linear": "^(?!.*batch).*(fullyconnected|gemm|matmul|innerproduct|addmm|(?<!bi)(?<!non)linear)",
+}
+"""What names of products hold, without all but letters and digits; the first that fits counts."""
+
+
 def kind_of(operator: str) -> Kind | None:
     """Return the kind of product of an operator's name; None if it is none with weights.
 
@@ -291,14 +291,7 @@ def kind_of(operator: str) -> Kind | None:
     ['depthwise', 'conv', 'linear', None]
     """
     text = re.sub(r"[^a-z0-9]", "", operator.lower())
-    if "depthwiseconv" in text or "dwconv" in text:
-        return "depthwise"
-    if "convtranspose" in text or "transposeconv" in text or "deconv" in text or "convolutionbackprop" in text:
-        return "transposed"
-    if re.search("conv(?!ert)", text):
-        return "conv"
-    is_linear = re.search("fullyconnected|gemm|matmul|innerproduct|addmm|(?<!bi)(?<!non)linear", text)
-    return "linear" if is_linear and "batch" not in text else None
+    return next((kind for kind, pattern in _PRODUCTS.items() if re.search(pattern, text)), None)
 
 
 def _fits(kind: Kind | None, layer: LayerProfile) -> bool:

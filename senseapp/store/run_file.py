@@ -71,10 +71,7 @@ _NO_COUNT = "a count is below 0"  # the codec reads none larger than that of any
 
 
 def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
-    """Check that every measurement is of a layer, level and metric of the run, with possible figures.
-
-    Raises InvalidFile where something does not fit; the message says what.
-    """
+    """Raise InvalidFile unless measurements are of layers, levels and metrics of the run, with possible figures."""
     _check_amounts(result)
     layers = {layer.name for layer in result.profile.layers}
     named = all(0 < len(name) <= 500 and name.count(".") < 50 and printable_text(name) == name for name in layers)

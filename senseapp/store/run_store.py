@@ -124,14 +124,13 @@ class RunStore:
     def tag(self, run_id: str, viewer: str, tags: Sequence[str]) -> None:
         """Change the words that its owner finds a run by; InvalidSpec where they are too many or too long."""
         self.owned(run_id, viewer)
-        self.update(run_id, tags=",".join(_checked_tags(tags)))
+        kept = list(dict.fromkeys(text for tag in tags if (text := " ".join(tag.replace(",", " ").split()))))
+        if len(kept) > _MOST_TAGS or any(len(tag) > _TAG_LIMIT for tag in kept):
+            raise InvalidSpec(f"A run has at most {_MOST_TAGS} tags of at most {_TAG_LIMIT} characters. Enter fewer.")
+        self.update(run_id, tags=",".join(kept))
 
     def share(self, run_id: str, viewer: str, *, shared: bool) -> str:
-        """Make the run readable with its link, or private; a revoked link never works again.
-
-        Returns:
-            The link; empty when it is taken back.
-        """
+        """Make the run readable with its link, and return it, or private; a revoked link never works again."""
         record = self.owned(run_id, viewer)
         if shared != record.shared:
             self.update(run_id, link=secrets.token_hex(20) if shared else "")
@@ -279,17 +278,13 @@ class RunStore:
 
     def _find(self, run_id: str, viewer: str) -> RunRecord:
         if isinstance(run_id, str) and _LINK.fullmatch(run_id):
-            return record_of(self._row_where("link = ?", run_id))
+            return record_of(self._row(run_id, "link"))
         return self.owned(run_id, viewer)
 
-    def _row(self, run_id: str) -> sqlite3.Row:
-        if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
-            raise _not_found()
-        return self._row_where("run_id = ?", run_id)
-
-    def _row_where(self, condition: str, value: str) -> sqlite3.Row:
-        found = self._database.rows(f"{SELECT_RUNS} WHERE {condition}", value)
-        if not found:
+    def _row(self, value: str, column: str = "run_id") -> sqlite3.Row:
+        """Return the row of a run by its id, or by its link."""
+        is_one = isinstance(value, str) and (column == "link" or _RUN_ID.fullmatch(value))
+        if not is_one or not (found := self._database.rows(f"{SELECT_RUNS} WHERE {column} = ?", value)):
             raise _not_found()
         return found[0]
 
@@ -299,13 +294,6 @@ def _checked_title(title: str) -> str:
     if not 1 <= len(title) <= _TITLE_LIMIT:
         raise InvalidSpec(f"A title has 1 to {_TITLE_LIMIT} characters, got {len(title)}. Enter a shorter one.")
     return title
-
-
-def _checked_tags(tags: Sequence[str]) -> list[str]:
-    kept = list(dict.fromkeys(text for tag in tags if (text := " ".join(tag.replace(",", " ").split()))))
-    if len(kept) > _MOST_TAGS or any(len(tag) > _TAG_LIMIT for tag in kept):
-        raise InvalidSpec(f"A run has at most {_MOST_TAGS} tags of at most {_TAG_LIMIT} characters. Enter fewer.")
-    return kept
 
 
 def _not_found() -> NotFound:
