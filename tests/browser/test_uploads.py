@@ -50,7 +50,7 @@ def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(page: Pag
     ).to_have_count(4)
     expect(page.get_by_text("1 file that cannot be used left out: 0/broken.png")).to_be_visible()
     run_to_results(page)
-    expect(page.get_by_role("heading", name="colleague.pth · fewer bits")).to_be_visible()
+    expect(page.get_by_role("heading", name="colleague.pth · photos.zip · fewer bits")).to_be_visible()
     make_schedule(page)
     open_part(page, "Target files")
     expect(page.get_by_text(AMOUNTS)).to_be_visible()

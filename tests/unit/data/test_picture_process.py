@@ -119,7 +119,7 @@ def test_a_process_that_is_killed_costs_its_picture_and_the_next_one_is_decoded(
     assert not kept.alive
 
 
-@pytest.mark.wide
+@pytest.mark.slow
 def test_a_process_with_nothing_to_do_gives_the_memory_of_a_large_picture_back(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in measuring_environment().items():  # as in the processes that have decoders
         monkeypatch.setenv(name, value)
