@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,29 +98,22 @@ def efficientnet_checkpoint() -> Path:
 
 
 def load_efficientnet() -> LoadedModel:
-    """Return EfficientNet-Lite0 with its ImageNet weights.
+    """Return EfficientNet-Lite0 with its ImageNet weights, which have timm's order and shapes, under other names.
 
     Raises InvalidCheckpoint if its package is not installed, or no longer holds the weights of this architecture.
     """
-    loaded = build_timm(ModelSpec(library="timm", name=EFFICIENTNET))
-    loaded.module.load_state_dict(in_order(loaded.module.state_dict(), efficientnet_checkpoint()), strict=False)
+    loaded, file = build_timm(ModelSpec(library="timm", name=EFFICIENTNET)), efficientnet_checkpoint()
+    own, published = (
+        {name: value for name, value in state.items() if not name.endswith(_TRAINING_ONLY)}
+        for state in (loaded.module.state_dict(), torch.load(file, weights_only=True))
+    )
+    if [value.shape for value in own.values()] != [value.shape for value in published.values()]:
+        raise InvalidCheckpoint(
+            f"{file.name} does not hold the weights of this network: install version 0.1 of its package."
+        )
+    loaded.module.load_state_dict(dict(zip(own, published.values(), strict=True)), strict=False)
     module = loaded.module.eval().requires_grad_(False)
     return replace(loaded, module=module, title="EfficientNet-Lite0", pretrained=True)
-
-
-def in_order(own: Mapping[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
-    """Return the checkpoint's tensors under the names of ``own``, which has the same order and shapes.
-
-    Raises InvalidCheckpoint if it has others.
-    """
-    published: dict[str, Tensor] = torch.load(checkpoint, weights_only=True)
-    values = [value for name, value in published.items() if not name.endswith(_TRAINING_ONLY)]
-    wanted = [name for name in own if not name.endswith(_TRAINING_ONLY)]
-    if [own[name].shape for name in wanted] != [value.shape for value in values]:
-        raise InvalidCheckpoint(
-            f"{checkpoint.name} does not hold the weights of this network: install version 0.1 of its package."
-        )
-    return dict(zip(wanted, values, strict=True))
 
 
 # ---- the detector of coloured rectangles on photographs
