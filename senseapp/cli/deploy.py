@@ -34,7 +34,7 @@ from senseapp.descriptions.targets import target_of_file
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision, pays
 from senseapp.records.candidate import Candidate, Delivery
-from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
+from senseapp.records.deployment import INT8_BITS, DeployKind, Deployment, DeploySettings
 from senseapp.records.executed import IntegerShare
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import refusal, verdicts
@@ -92,6 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("float", "int8"),
         help="numbers that a LiteRT file in int8 takes and returns (default: float)",
     )
+    wide = "of LiteRT files with --mode int8: 16 for NPUs; slower than float on this computer (default: 8)"
+    parser.add_argument("--activation-bits", type=int, default=INT8_BITS, choices=(INT8_BITS, 16), help=wide)
     add_adapting(parser)
     parser.add_argument(
         "--max-drop",
@@ -172,6 +174,7 @@ def _settings_of(arguments: argparse.Namespace, runtime: str) -> DeploySettings:
         batch=arguments.batch_size,
         reduce_range=arguments.bits == 7,
         int8_ends=arguments.number_format == "int8",
+        activation_bits=arguments.activation_bits,
         runtime=runtime,
     )
     return settings if most is None else replace(settings, most_changed=loss_from(most, "agreement", flag="--mode"))
@@ -217,7 +220,7 @@ def _written(
 
 def _predicted(evaluator: ScheduleEvaluator, context: TaskContext, settings: DeploySettings) -> dict[str, Any]:
     """Say whether int8 pays on this machine before a file is searched for; return the prediction."""
-    if settings.kind == "float":
+    if settings.kind == "float" or settings.activation_bits != INT8_BITS:
         return {}
     from senseapp.views.words.wording import int8_machine_text, int8_text
 

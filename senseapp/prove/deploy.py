@@ -31,6 +31,7 @@ from senseapp.reconstruct.write import stored_integers
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, own_bounds
 from senseapp.records.deployment import (
+    INT8_BITS,
     Deployment,
     DeploySettings,
     Median,
@@ -237,6 +238,8 @@ class _TestedFiles:
             preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
             scores = (thresholds[each.name], thresholds["original"]) if thresholds else None
             told = told_of(preprocessing, evaluator.class_names, scores)
+            if settings.activation_bits != INT8_BITS:
+                told["senseapp.activation_bits"] = str(settings.activation_bits)
             self._files[each.name] = runtime.described(each.content, told)
         evaluator.progress.begin(StepTitle.TEST)
         evaluator.progress(f"Running the files in {runtime.description.label}")

@@ -95,6 +95,7 @@ def int8_files(
         batches=images.fitted,
         reduce_range=settings.reduce_range,
         int8_ends=settings.int8_ends,
+        activation_bits=settings.activation_bits,
         held_out=calls_of(evaluator, network, proof.subset(range(min(_HELD_OUT, len(proof))))),
         integers={node: source.integers[layer] for node, layer in layers.items() if layer in source.integers},
         steps=steps,
@@ -144,7 +145,7 @@ def _found(files: QuantizedFiles, own: DefaultInt8 | None, steps: OptionalSteps)
     if own and files.judged(own.content).damage < files.judged(content).damage:
         title = files.runtime.description.own_quantizer
         said = f"This file is that of {title}, which did less harm on the images that choose."
-        return MadeFile(name="file", content=own.content, notes=(*notes, said))
+        return MadeFile(name="file", content=own.content, notes=(*notes, *own.notes, said))
     reasons = tuple[str, ...]()
     with steps.trying("the causes of what int8 harms"):
         reasons = _reasons(files, found)

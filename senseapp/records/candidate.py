@@ -17,7 +17,7 @@ from senseapp.core.texts import bytes_size, plural
 from senseapp.descriptions import Effect, get
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import METRICS, MetricChange, judging_among
-from senseapp.records.deployment import CHECKPOINT, INTEGERS, SPARSE, WHILE_BUSY, Deployment, RuntimeFigures
+from senseapp.records.deployment import CHECKPOINT, INT8_BITS, INTEGERS, SPARSE, WHILE_BUSY, Deployment, RuntimeFigures
 from senseapp.records.measurement import change_in
 from senseapp.records.promise import CONFIDENCE, bound_text
 from senseapp.records.schedule import Delivered, Schedule
@@ -101,7 +101,13 @@ class Candidate:
         figures = {} if self.deployment is None else self.deployment.figures
         own = figures.get("default")  # of the runtime's own quantizer: with its answers, it is its file
         maker = f" by {self.runtime.label}" if own is not None and own.changes == figures["file"].changes else ""
-        return FORMS[self.form].format(self.runtime.file_title) + maker
+        wide = ", 16-bit activations" if self.has_wide_activations else ""
+        return FORMS[self.form].format(self.runtime.file_title) + wide + maker
+
+    @property
+    def has_wide_activations(self) -> bool:
+        """Whether it computes with activations of 16 bits."""
+        return self.deployment is not None and self.deployment.settings.activation_bits > INT8_BITS
 
     @property
     def images(self) -> int:
@@ -300,7 +306,7 @@ _FORM_NAMES = {"int8": "int8", "mixed": "partly-int8"}
 
 def file_name(model: ModelSpec, candidate: Candidate) -> str:
     """Return the name of a downloaded file: ``digits-pruned-int8.onnx``."""
-    form = _FORM_NAMES.get(candidate.form, "")
+    form = "w8a16" if candidate.has_wide_activations else _FORM_NAMES.get(candidate.form, "")
     if candidate.form == "onnx" and candidate.deployment is not None and candidate.deployment.in_float:
         form = "int8-weights"  # of a search for int8 that computes nothing in int8
     return named(model, candidate.schedule, candidate.suffix, form)

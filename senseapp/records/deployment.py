@@ -156,6 +156,7 @@ class DeploySettings:
         threads, batch: of the calls whose time is taken: threads of the runtime, and images of a call.
         reduce_range: 7 bits for all weights, for runtimes that saturate where onnxruntime and OpenVINO do not.
         int8_ends: int8 inputs and outputs, as microcontrollers and some NPUs want them; float32 otherwise.
+        activation_bits: of ``int8``: 8, or 16 for NPUs.
     """
 
     kind: DeployKind = "mixed"
@@ -165,6 +166,7 @@ class DeploySettings:
     batch: int = 1
     reduce_range: bool = False
     int8_ends: bool = False
+    activation_bits: int = INT8_BITS
     runtime: str = field(default_factory=usual_runtime)
 
     def __post_init__(self) -> None:
@@ -177,6 +179,11 @@ class DeploySettings:
             raise InvalidSpec(
                 "Only int8 files for LiteRT can have int8 inputs and outputs. Choose such a file, or float inputs and "
                 "outputs."
+            )
+        wide = self.activation_bits == 16 and not self.int8_ends and runtime_words(self.runtime).has_int8_ends
+        if self.activation_bits != INT8_BITS and not (wide and self.kind == "int8"):
+            raise InvalidSpec(
+                "Only LiteRT files all in int8, with float inputs and outputs, have 16-bit activations. Choose 8 bits."
             )
 
 

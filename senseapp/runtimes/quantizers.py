@@ -67,6 +67,7 @@ class Fitting:
         batches: images (N, C, H, W) that ranges and weights are fitted to.
         reduce_range: whether weights get 7 bits.
         int8_ends: whether inputs and outputs are int8, where the runtime has such files.
+        activation_bits: 8 or 16, likewise.
         held_out: images that a file is tested on, of which some tell whether ``batches`` are like them.
         integers: by node, those of its layer's weight, which are kept where the runtime's kernels can have them.
         steps: are told, and take the errors of what is optional.
@@ -75,6 +76,7 @@ class Fitting:
     batches: Sequence[Tensor]
     reduce_range: bool = False
     int8_ends: bool = False
+    activation_bits: int = 8
     held_out: Sequence[Tensor] = ()
     integers: Mapping[str, IntegerWeight] = field(default_factory=dict)
     steps: OptionalSteps = field(default_factory=OptionalSteps)
@@ -86,6 +88,7 @@ class DefaultInt8:
 
     content: bytes
     setting: str
+    notes: tuple[str, ...] = ()
 
 
 @contextmanager

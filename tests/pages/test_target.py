@@ -16,6 +16,7 @@ from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription
 from senseapp.descriptions.targets import TARGETS
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.goal import usual_run
+from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
@@ -87,6 +88,26 @@ def test_results_and_schedule_follow_the_target(app: AppTest, service: Service, 
     open_page(app, "pages/targets.py", run=run_id)
     assert not app.exception
     assert app.button_group(key=f"runtime.{run_id}").value == "litert"
+
+
+@pytest.mark.usefixtures("_with_all")
+def test_16_bit_activations_are_for_files_all_in_int8(app: AppTest, task: DeliverTask, service: Service) -> None:
+    run_id = task.run_id
+    wide, ends = f"schedule.deploy_wide.{run_id}", f"schedule.deploy_ends.{run_id}"
+    open_page(app, "pages/targets.py", run=run_id)
+    app.button_group(key=f"runtime.{run_id}").set_value("litert")
+    app.button_group(key=f"form.{run_id}").set_value("mixed").run()
+    assert wide not in [each.key for each in app.checkbox]
+    app.button_group(key=f"form.{run_id}").set_value("int8").run()
+    app.checkbox(key=ends).check().run()
+    assert wide not in [each.key for each in app.checkbox]
+    app.checkbox(key=ends).uncheck().run()
+    app.checkbox(key=wide).check().run()
+    assert f"schedule.int8.{run_id}" not in [each.key for each in app.button]
+    app.button(key=f"schedule.deploy.{run_id}").click().run()
+    assert not app.exception
+    asked = replace(task, settings=DeploySettings(kind="int8", runtime="litert", activation_bits=16))
+    assert service.work.progress(asked).state is RunState.QUEUED
 
 
 def test_why_there_is_no_file_for_the_target_is_said(app: AppTest, finished_run: str, backend: Backend) -> None:

@@ -26,7 +26,7 @@ from senseapp.descriptions.targets import target_of_file
 from senseapp.formats.base import ExportFormat, levels_by_layer
 from senseapp.formats.registry import FORMATS
 from senseapp.records.candidate import Delivery
-from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
+from senseapp.records.deployment import INT8_BITS, DeployKind, Deployment, DeploySettings
 from senseapp.records.executed import LEAST_WORDS, IntegerShare
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
@@ -101,6 +101,8 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
 
 def _time_int8(run_id: str, settings: DeploySettings) -> None:
     """Show what a first file in int8 takes beside float on this machine, or the button that times it."""
+    if settings.activation_bits != INT8_BITS:  # such files are for other processors
+        return
     task = Int8Trial(run_id=run_id, threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
     found = outcome_or_offer(
         task, "Do 8-bit numbers pay here?", "this answer", key="schedule.int8", icon="speed", kind="tertiary"
@@ -124,15 +126,19 @@ def _choose(proof: Verification, result: RunResult, allowed: float) -> DeploySet
         is_small = goal == "smaller" and levels_by_layer(proof.schedule, Effect.BITS)
         usual_kind: DeployKind = "float" if is_small else "quickest"
         chosen = choose("How it computes", _KINDS, usual_kind, run_id, "form", help=_KIND_HELP)
-    int8_ends = (
-        runtime_words(runtime).has_int8_ends
-        and chosen != "float"
-        and st.checkbox(
+    int8_ends = wide = False
+    if runtime_words(runtime).has_int8_ends and chosen != "float":
+        int8_ends = st.checkbox(
             "8-bit inputs and outputs",
             **bound(run_id, "int8_ends", SWITCH, False, key=f"schedule.deploy_ends.{run_id}"),
             help="As microcontrollers and some NPUs want them. Otherwise they are 32-bit numbers.",
         )
-    )
+        if chosen == "int8" and not int8_ends:
+            wide = st.checkbox(
+                "16-bit activations",
+                **bound(run_id, "wide", SWITCH, False, key=f"schedule.deploy_wide.{run_id}"),
+                help="For NPUs. Slower than full precision on this computer; the time on an NPU is not measured.",
+            )
     usual = DeploySettings()
     with st.popover("How it is timed", icon=":material/timer:", type="tertiary"):
         cores = os.cpu_count() or 1
@@ -162,6 +168,7 @@ def _choose(proof: Verification, result: RunResult, allowed: float) -> DeploySet
         threads=threads,
         batch=batch,
         int8_ends=int8_ends,
+        activation_bits=16 if wide else INT8_BITS,
         runtime=runtime,
     )
 

@@ -25,9 +25,10 @@ from senseapp.runtimes.litert import LITERT
 from senseapp.runtimes.litert.file import BORDERS, layers_of, operators, parsed, texts, with_texts
 from senseapp.runtimes.litert.model import LiteRtFile
 from senseapp.runtimes.litert.quantizer import LiteRtQuantizer, recipes_of, with_stored_weights
+from senseapp.runtimes.onnxruntime.int8 import ONLY_WEIGHTED
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer, library_call
 
-_STATIC = "litert-quantizer, static_wi8_ai8, min-max"
+_STATIC = "litert-quantizer, static_wi8_ai{}, min-max"
 
 
 def _converted(example: Tensor, model: nn.Module) -> bytes:
@@ -49,7 +50,7 @@ class LiteRt(Runtime):
     kit_package = "ai-edge-litert"
     int8_note = (
         "Times are of LiteRT on this computer, not of a phone: measure there with LiteRT's benchmark_model. Weights "
-        "have 8 bits and a scale for each channel, activations 8 bits."
+        "have 8 bits and a scale for each channel."
     )
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
@@ -108,19 +109,20 @@ class LiteRt(Runtime):
 
     def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Quantizer:
         """Return a quantizer of a float file by LiteRT's own."""
-        return LiteRtQuantizer(content, calibration)
+        return LiteRtQuantizer(content, Fitting(batches=calibration))
 
     def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Quantizer:
         """Return the same with fitted ranges, weights and biases."""
-        found = LiteRtQuantizer(content, fitting.batches)
-        found.fit(fitting)
+        found = LiteRtQuantizer(content, fitting)
+        found.fit()
         return found
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8:
         """Return the file of the quantizer's static recipe."""
-        quantizer = LiteRtQuantizer(content, fitting.batches)
-        quantizer.in_float, quantizer.int8_ends = (), fitting.int8_ends
-        return DefaultInt8(content=quantizer.write(), setting=_STATIC)
+        quantizer, setting = LiteRtQuantizer(content, fitting), _STATIC.format(fitting.activation_bits)
+        quantizer.in_float = ()
+        notes = tuple(each for each in quantizer.notes if each != ONLY_WEIGHTED)
+        return DefaultInt8(content=quantizer.write(), setting=setting, notes=notes)
 
 
 OPERATIONS = LiteRt()

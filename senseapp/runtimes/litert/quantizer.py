@@ -1,19 +1,20 @@
 """LiteRT files in int8, with a precision for each operator, by LiteRT's own quantizer and recipes.
 
-Weights have a scale for each channel, activations one for each tensor; inputs and outputs are float32 or int8.
+Weights have a scale for each channel, activations, of 8 or 16 bits, one for each tensor; inputs and outputs are float32
+or int8.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+from ai_edge_litert.schema_py_generated import TensorType
 from litert_quantizer import qtyping
 from litert_quantizer.quantizer import Quantizer as Library
-from torch import Tensor
 
 from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.records.deployment import INT8_ENDS
@@ -31,6 +32,10 @@ _NO_QUANTIZE = "no_quantize"
 _BETWEEN_ROUNDINGS = frozenset({"GELU", "RSQRT"})
 _BITS = 8
 _FLOAT_ENDS = "The input and the output are float32."
+_IN_16_BITS = (
+    "Activations have 16 bits, as NPUs compute with. On this computer that is slower than float; the time on an NPU "
+    "was not measured."
+)
 _LARGEST_IN_4 = 7
 _RECIPE_README = """\
 Precision of each operator for litert-quantizer. Operators are named as litert-torch converts the network.
@@ -47,27 +52,29 @@ class LiteRtQuantizer(Quantizer):
 
     Args:
         network: the float file.
-        calibration: images (N, C, H, W), whose least and largest values are the ranges.
+        fitting: images, whose least and largest values are the ranges until :meth:`fit`, and the format.
 
     Attributes:
         in_float: operators that are so in every file: of networks with layer norms or GELU those without weights. A ViT
             had .2 times the loss and took .33 times the time so.
-        int8_ends: whether inputs and outputs are int8.
         rounding: ranges of activations by tensor, where they are not those of the calibration, and weights and biases
             by operator, in place of the quantizer's; :meth:`fit` finds them.
     """
 
-    def __init__(self, network: bytes, calibration: Sequence[Tensor]) -> None:
-        self.network, self.rounding, self.int8_ends = network, Rounding(), False
+    def __init__(self, network: bytes, fitting: Fitting) -> None:
+        self.network, self.rounding, self._fitting = network, Rounding(), fitting
+        self.int8_ends, self.activation_bits = fitting.int8_ends, fitting.activation_bits
         self._followers = followers(network)
         self._operators, weighted = operators(network), {each.node for each in products(network)}
         keeps = bool(_BETWEEN_ROUNDINGS & {each.kind for each in self._operators})
         self.in_float = tuple(each.name for each in self._operators if keeps and each.name not in weighted)
         self.notes = (ONLY_WEIGHTED,) if keeps else ()
+        self.notes += (INT8_ENDS if self.int8_ends else _FLOAT_ENDS,)
+        self.notes += (_IN_16_BITS,) if self.activation_bits > _BITS else ()
         graph = LiteRtGraph(network)
         self._images, (signature,) = graph.images, graph.model.signatureDefs
         (name,) = (each.name.decode() for each in signature.inputs)
-        images = [{name: image[None].cpu().numpy()} for batch in calibration for image in batch]
+        images = [{name: image[None].cpu().numpy()} for batch in fitting.batches for image in batch]
         with library_call("LiteRT's quantizer cannot find the ranges of this network"):
             self._ranges: Mapping[str, Any] = _with_rules(network, (), ()).calibrate(
                 {signature.signatureKey.decode(): images}, num_threads=1
@@ -83,15 +90,14 @@ class LiteRtQuantizer(Quantizer):
             found = bytes(self._library(but, weights_only).quantize(ranges).quantized_model)
         return with_products(found, self.rounding.products) if self.rounding.products else found
 
-    def fit(self, fitting: Fitting) -> None:
+    def fit(self) -> None:
         """Fit ranges, weights and biases to images, see :func:`.fitted_rounding`; where that fails, they stay."""
-        self.int8_ends = fitting.int8_ends
-        self.notes = (*self.notes, INT8_ENDS if self.int8_ends else _FLOAT_ENDS)
-        nodes, batches = products(self.network), fitting.batches
+        fitting, nodes, batches = self._fitting, products(self.network), self._fitting.batches
 
         def observed() -> dict[str, Range]:
             read = tensors_of(self.network, batches, list(self._ranges))
-            return observed_ranges(read, "mse", images=self._images)
+            # 16 bits need not clip; the library's ranges are moving averages, which do
+            return observed_ranges(read, "mse" if self.activation_bits == _BITS else "minmax", images=self._images)
 
         def fitted(ranges: Mapping[str, Range]) -> dict[str, RoundedProduct]:
             return rounded_products(
@@ -119,7 +125,7 @@ class LiteRtQuantizer(Quantizer):
         in_float = [
             each for name in (*self.in_float, *but, *weights_only) for each in (name, *self._followers.get(name, ()))
         ]
-        return _with_rules(self.network, in_float, weights_only, int8_ends=self.int8_ends)
+        return _with_rules(self.network, in_float, weights_only, int8_ends=self.int8_ends, bits=self.activation_bits)
 
 
 def recipes_of(content: bytes) -> dict[str, str]:
@@ -130,17 +136,18 @@ def recipes_of(content: bytes) -> dict[str, str]:
     weights_only = [each.name for each in in_float if each.kind in PRODUCTS and each.reads[1] in stored]
     graph = LiteRtGraph(content)
     int8_ends = any(each.type in INTEGERS for each in graph.tensors if each.name.decode() == graph.images)
-    quantizer = _with_rules(content, [each.name for each in in_float], weights_only, int8_ends=int8_ends)
+    bits = 16 if any(each.type == TensorType.INT16 for each in graph.tensors) else _BITS
+    quantizer = _with_rules(content, [each.name for each in in_float], weights_only, int8_ends=int8_ends, bits=bits)
     recipe = json.dumps(quantizer.get_quantization_recipe(), indent=1)
     return {"litert_quantizer.json": recipe, "RECIPE.txt": _RECIPE_README}
 
 
 def _with_rules(
-    network: bytes, in_float: Collection[str], weights_only: Collection[str], *, int8_ends: bool = False
+    network: bytes, in_float: Collection[str], weights_only: Collection[str], *, int8_ends: bool = False, bits: int = 8
 ) -> Any:
-    """Return LiteRT's quantizer of a network with all in 8 bits but operators ``in_float``."""
+    """Return LiteRT's quantizer of a network with activations of ``bits`` in all but operators ``in_float``."""
     quantizer, only = Library(bytearray(network)), {each.name: _only(*each.writes) for each in operators(network)}
-    quantizer.add_static_config(".*", _ALL, _BITS, _BITS)
+    quantizer.add_static_config(".*", _ALL, bits, _BITS)
     for border in () if int8_ends else (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
         quantizer.update_quantization_recipe(".*", border, algorithm_key=_NO_QUANTIZE)
     for name in in_float:

@@ -134,9 +134,10 @@ def with_products(content: bytes, rounded: Mapping[str, RoundedProduct]) -> byte
         if bias.type == schema.TensorType.FLOAT32:
             store(bias, np.asarray(found.float_bias, np.float32), None)
         else:
-            kind = np.int32 if bias.type == schema.TensorType.INT32 else np.int64
+            wide = bias.type == schema.TensorType.INT64  # of an input in 16 bits, which hardly rounds it
+            wanted = np.asarray(found.float_bias if wide else found.bias)
             scale = np.float64(read.quantization.scale[0]) * found.scale
-            store(bias, np.round(found.bias / scale).astype(kind), scale)
+            store(bias, np.round(wanted / scale).astype(np.int64 if wide else np.int32), scale)
     return graph.content()
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from senseapp.records.candidate import file_name, named, network_name
+from senseapp.records.deployment import DeploySettings
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import ModelSpec
 from tests.deployments import a_candidate, a_deployment
@@ -42,6 +43,15 @@ def test_files_of_one_schedule_are_told_apart_in_words() -> None:
     assert made[0] == "ONNX in full precision, fewer channels by the schedule"
     assert len(set(made)) == 3
     assert a_candidate("onnx", schedule=WIDTHS).made_of == "ONNX, 4 to 8 bits a weight by the schedule"
+
+
+def test_a_file_with_16_bit_activations_says_so() -> None:
+    settings = DeploySettings(kind="int8", runtime="litert", activation_bits=16)
+    candidate = a_candidate(
+        "int8", file=f"deployed-{16 * 'a'}.tflite", deployment=a_deployment(settings=settings, in_float=())
+    )
+    assert file_name(ModelSpec(), candidate) == "digits-w8a16.tflite"
+    assert candidate.made_of == "LiteRT file in 8-bit numbers, 16-bit activations"
 
 
 def test_a_file_that_computes_in_float_with_weights_in_8_bits() -> None:

@@ -161,6 +161,44 @@ def test_other_runtimes_and_float_files_refuse_int8_inputs():
         DeploySettings(int8_ends=True, kind="float", runtime="litert")
 
 
+def test_activations_of_16_bits_are_integers_that_hardly_differ_from_float(runtime, images, content, tmp_path):
+    from litert_quantizer.quantizer import Quantizer
+
+    fitting = Fitting(batches=[images], activation_bits=16)
+    own, quantizer = runtime.default_int8(content, fitting), runtime.fitted_quantizer(content, fitting)
+    assert fitting.steps.notes == []
+    assert own.setting == "litert-quantizer, static_wi8_ai16, min-max"
+    assert all("Activations have 16 bits" in notes[-1] for notes in (own.notes, quantizer.notes))
+    file, narrow = quantizer.write(), runtime.quantizer(content, [images]).write()
+    wanted = answers(runtime, content, images)
+    errors = [relative_error(answers(runtime, each, images), wanted) for each in (file, own.content, narrow)]
+    assert errors[0] < errors[1] < errors[2]
+    interpreter = Interpreter(
+        model_content=file, experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    )
+    tensors = {each["index"]: each["dtype"] for each in interpreter.get_tensor_details()}
+    run = [each for each in interpreter._get_ops_details() if each["op_name"] not in ("QUANTIZE", "DEQUANTIZE")]
+    assert {tensors[each["outputs"][0]] for each in run} == {np.int16}
+    weights = [tensors[each["inputs"][1]] for each in run if each["op_name"] in ("CONV_2D", "FULLY_CONNECTED")]
+    assert weights == [np.int8] * 3
+    ends = [*interpreter.get_input_details(), *interpreter.get_output_details()]
+    assert {each["dtype"] for each in ends} == {np.float32}
+    assert IntegerShare.of(runtime.executed(file), kept=(), layers={}).share == 1
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(runtime.recipes(file)["litert_quantizer.json"])
+    library = Quantizer(bytearray(content), str(recipe))
+    ranges = library.calibrate({"serving_default": [{"args_0": each[None].numpy()} for each in images]})
+    assert bytes(library.quantize(ranges).quantized_model) == own.content
+
+
+@pytest.mark.parametrize("asked", [{}, {"kind": "int8"}, {"runtime": "litert"}, {"int8_ends": True}])
+def test_other_files_refuse_16_bit_activations(asked):
+    DeploySettings(kind="int8", runtime="litert", activation_bits=16)
+    asked = {"kind": "int8", "runtime": "litert"} | asked if "int8_ends" in asked else asked
+    with pytest.raises(InvalidSpec, match="Only LiteRT files all in int8"):
+        DeploySettings(activation_bits=16, **asked)
+
+
 @pytest.mark.parametrize("int8_ends", [False, True])
 def test_the_recipe_of_a_file_makes_it_again_in_the_library(int8_ends, runtime, images, content, tmp_path):
     from litert_quantizer.quantizer import Quantizer
