@@ -62,7 +62,7 @@ class RuntimeDescription(Program):
         file_title: what its files are called: ``ONNX``.
         suffix: of its files, with the dot.
         has_int8, has_int8_ends: whether it computes in int8, so that its quantizer can be asked for such files, and
-            whether their inputs and outputs can be int8, too, or activations have 16 bits.
+            whether their inputs and outputs can be int8, too, or their activations have 16 bits.
         opened_by: what else opens its files.
         runs_on: where its files run, for a sentence: ``on phones, servers and in browsers``.
         loading, running: Python that opens the file ``{name}``, and that runs it on ``images``.

@@ -6,12 +6,12 @@ network confirms or refutes. Only files that ``torch.save`` wrote are matched: w
 name.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints.architectures import (
@@ -24,6 +24,9 @@ from senseapp.networks.checkpoints.architectures import (
     weights_only,
 )
 from senseapp.networks.sources.catalogue import find_entry
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
