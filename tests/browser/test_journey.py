@@ -122,7 +122,7 @@ def test_the_second_demo_ends_with_a_measured_recommendation_and_five_screens(pa
     offered = page.get_by_role("button", name=re.compile("Find the smallest good model"))
     expect(offered).to_be_visible(timeout=RUN_MILLISECONDS)
     offered.click()
-    recommended = page.get_by_role("heading", name=re.compile(r"the time · .* answers stay"))
+    recommended = page.get_by_role("heading", name=re.compile(r"× the time \(.* answers stay"))
     expect(recommended).to_be_visible(timeout=2 * RUN_MILLISECONDS)
     open_section(page, "Layers")
     expect(page.get_by_text("Of 100 answers, about so many change").first).to_be_visible()
