@@ -252,6 +252,12 @@ class Task(ABC):
         """
         return ()
 
+    def largest_divergence(self, output: Any) -> Tensor:
+        """Return how large the divergence from each of N predictions can be, (N,), float64; estimates are cut there."""
+        import torch
+
+        return torch.full((len(output),), math.inf, dtype=torch.float64)
+
     def score(self, output: Tensor) -> Tensor:
         """Return what histograms back-propagate without labels, summed over the images, differentiable.
 

@@ -16,6 +16,7 @@ from senseapp.metrics.multilabel import (
     BERNOULLI_KL,
     LABEL_AGREEMENT,
     LRAP,
+    bernoulli_divergence,
     binary_cross_entropy,
     check_truths,
 )
@@ -108,6 +109,15 @@ class Multilabel(RowTask):
             factor=0.5,
             loss="" if targets is None else BCE.name,
         )
+
+    def largest_divergence(self, output: Tensor) -> Tensor:
+        """Return the mean divergence from the surest logit of all, with the worse sign; see :class:`Task`."""
+        import torch
+
+        scores = output.detach().double()
+        surest = scores.abs().max().expand_as(scores)
+        ends = (bernoulli_divergence(scores, each) for each in (surest, -surest))
+        return torch.maximum(*ends).mean(1)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's mean binary cross-entropy."""

@@ -7,8 +7,8 @@ change δz of the model's output. A few directions per image, chosen by the task
 estimate ½ δzᵀ F δz, and for large ones saturates as the KL of the softmax does. Positions are summed before squaring.
 Cost: one forward, a backward pass for each direction, and one forward of each layer per level.
 
-First-order estimates miss units that become active: large estimates are replaced by true passes over a few of the
-images (see :mod:`senseapp.measure.quick.true_passes`).
+First-order estimates miss units that become active: large estimates are limited to the largest divergence possible on
+these images, and replaced by true passes over a few of them (see :mod:`senseapp.measure.quick.true_passes`).
 
 Source: Martens (2020), JMLR 21, sections 8 and 9 (generalized Gauss-Newton); Theis et al. (2018),
 arXiv 1801.05787, equation 6, for pruning by Fisher information.
@@ -36,6 +36,7 @@ from senseapp.metrics.predictions import Gathered, Predictions, stored
 from senseapp.networks.network import images_per_pass
 from senseapp.records.inputs import MOST_SCANNED, num_previewed
 from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.tasks import Task
 from senseapp.tasks.directions import PartedDirections, ScanDirections
 
 DIRECTIONS = 2  # random signs at the output: each is one backward pass
@@ -207,16 +208,19 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
         }
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
         if low == 0 and high < stop and len(sweep.baseline.outputs):  # a quick run has no baseline to compare with yet
-            yield _joined(parts), False
+            yield _joined(task, parts, outputs.predictions), False
     if not len(sweep.baseline.outputs):  # the scan is also the baseline of a quick run
         sweep.baseline.outputs = outputs.predictions
         sweep.note(*sweep.prediction_notes())
-    yield _joined(parts), True
+    yield _joined(task, parts, outputs.predictions), True
 
 
-def _joined(parts: Mapping[Key, list[Changes]]) -> dict[Key, Changes]:
-    """Return the finite changes of all batches joined."""
+def _joined(task: Task, parts: Mapping[Key, list[Changes]], outputs: Predictions) -> dict[Key, Changes]:
+    """Return the finite changes of all batches joined, with divergences limited to the largest possible."""
+    most = task.largest_divergence(outputs)
     whole = {key: {name: torch.cat([part[name] for part in each]) for name in each[0]} for key, each in parts.items()}
+    for changes in whole.values():
+        changes[task.divergence] = torch.minimum(changes[task.divergence], most)
     return {key: changes for key, changes in whole.items() if all(v.isfinite().all() for v in changes.values())}
 
 

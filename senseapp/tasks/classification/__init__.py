@@ -91,6 +91,12 @@ class Classification(RowTask):
 
         return choose_directions(output, targets, signs, most)
 
+    def largest_divergence(self, output: Tensor) -> Tensor:
+        """Return a bound of the KL divergence; see :meth:`Task.largest_divergence`."""
+        from senseapp.tasks.directions import largest_divergence
+
+        return largest_divergence(output)
+
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's cross-entropy with its label."""
         import torch.nn.functional as F

@@ -133,6 +133,15 @@ class Segmentation(Task):
         factor = 1 / (2 * output[0, 0].numel())
         return RandomDirections(vectors=tuple(vectors), metric=DIVERGENCE.name, factor=factor)
 
+    def largest_divergence(self, output: Any) -> Tensor:
+        """Return the mean divergence of each image's pixels from the surest pixel of all; see :class:`Task`."""
+        from senseapp.tasks.directions import largest_divergence
+
+        log_probabilities = output.parts["log_probabilities"]
+        step = -(-log_probabilities.shape[1] // 512)  # a mean over so many pixels will do
+        kept = log_probabilities[:, ::step]
+        return largest_divergence(kept.flatten(0, 1)).reshape(kept.shape[:2]).mean(1)
+
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's mean cross-entropy over the pixels whose class is known."""
         import torch.nn.functional as F
