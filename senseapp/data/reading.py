@@ -130,8 +130,7 @@ def read_drawn(
     Returns:
         At least ``wanted`` pictures, prepared by ``preprocessing``, unless there are fewer.
 
-    Raises:
-        InvalidDataset: none can be read, or very many cannot.
+    Raises InvalidDataset if none can be read, or very many cannot.
     """
     room = min(len(order), wanted + _REPLACEMENTS)
     drawn = DrawnPictures(allocate_rows(room, preprocessing.input_shape))

@@ -226,8 +226,7 @@ def find_replay_obstacle(
     Returns:
         The reason why the model cannot be replayed bit for bit; None if it can.
 
-    Raises:
-        Exception: there is too little memory.
+    Raises Exception if there is too little memory.
     """
     # A batch alone runs with other inputs in between, which a module with state from its last call would use.
     others = [-batches[0]] if len(batches) == 1 else []

@@ -65,8 +65,7 @@ def nesting_text(places: Any) -> str:
 def nested(tensors: Sequence[Tensor], text: str) -> object:
     """Return ``tensors`` nested as :func:`nesting_text` says; None stays None.
 
-    Raises:
-        UnsupportedModel: the text, which a file may hold, is none of its own, or names other tensors.
+    Raises UnsupportedModel if the text, which a file may hold, is none of its own, or names other tensors.
 
     >>> nested(["a", "b"], nesting_text({"out": 1, "aux": (0, None)}))
     {'out': 'b', 'aux': ('a', None)}

@@ -20,8 +20,7 @@ _STATISTICS = ("running_mean", "running_var")
 def check_weights(model: nn.Module, trace: CallTrace) -> None:
     """Refuse a network whose output in the traced pass is not finite because of a weight of a layer that ran.
 
-    Raises:
-        UnsupportedModel: with the name of the first such layer in execution order, and its fault.
+    Raises UnsupportedModel, with the name of the first such layer in execution order, and its fault.
     """
     if all(map(is_finite, tensors_in(trace.output))):
         return

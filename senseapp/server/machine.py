@@ -81,8 +81,7 @@ def memory_limit(*, most_bytes: float = math.inf, limited: bool = True) -> Itera
             used, are added.
         limited: False for a job on an accelerator; there is no limit on systems without one either.
 
-    Raises:
-        OutOfMemory: the block needs more memory.
+    Raises OutOfMemory if the block needs more memory.
     """
     job_mb = whole_number("SENSEAPP_JOB_MEMORY_MB", 0, unit="megabytes", least=0)
     allowed = job_mb * MB or _SHARE_OF_FREE * free_bytes()

@@ -202,8 +202,7 @@ def _texts(data: Mapping[str, Any], usual: Mapping[str, Any], path: str = "") ->
 def _spec(texts: Mapping[str, str]) -> RunSpec:
     """Return the settings in the address.
 
-    Raises:
-        SenseError: they are no such settings, or a file is not there, or not this visitor's.
+    Raises SenseError if they are no such settings, or a file is not there, or not this visitor's.
     """
     goal = texts.get("goal", RunSpec().goal)
     check_choice("The goal must be", goal, GOALS)

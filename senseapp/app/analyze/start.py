@@ -100,8 +100,7 @@ def choose_measuring(
 def matching_layers(profile: ModelProfile, patterns: tuple[str, ...], types: tuple[str, ...]) -> list[str]:
     """Return the names of the layers that fit any of the patterns and any of the types; empty means all.
 
-    Raises:
-        InvalidSpec: there are too many patterns.
+    Raises InvalidSpec if there are too many patterns.
     """
     fits = matcher(patterns)
     return [

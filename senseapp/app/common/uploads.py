@@ -104,8 +104,7 @@ def expect_files() -> None:
 def upload_path(uploaded: UploadedFile) -> Path:
     """Return where an uploaded file lies until it is dropped or its field is cleared.
 
-    Raises:
-        SenseError: it was not stored: a quota would be passed, or the disk refuses.
+    Raises SenseError if a quota would be passed, or the disk refuses.
     """
     upload = upload_registry().look(session_id(), uploaded.file_id)
     if upload is None:  # Streamlit has it in memory
@@ -145,8 +144,7 @@ def store_upload(uploaded: UploadedFile) -> Path:
 
     It belongs to this visitor, and goes when the session ends unless a run reads it by then.
 
-    Raises:
-        SenseError: it was not stored: a quota would be passed, or the disk refuses.
+    Raises SenseError if a quota would be passed, or the disk refuses.
     """
     try:
         path = upload_path(uploaded)

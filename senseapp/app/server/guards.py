@@ -101,8 +101,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, sentence: str, sta
 def configured_hosts() -> tuple[str, ...]:
     """Return the names in ``SENSEAPP_HOSTS``, separated by spaces or commas; ``*.`` stands for any part before a dot.
 
-    Raises:
-        InvalidSpec: one of them is no name of a host.
+    Raises InvalidSpec if one of them is no name of a host.
     """
     about = "names without scheme and port, such as app.example.org or *.example.org"
     return tuple(name.lower() for name in _configured("SENSEAPP_HOSTS", _PATTERN, about))

@@ -212,8 +212,7 @@ def descriptors() -> int:
 def configured_limits() -> dict[str, int]:
     """Return ``SENSEAPP_PAGES_IN_ALL`` and ``SENSEAPP_PAGES_PER_ADDRESS`` as arguments of :class:`Connections`.
 
-    Raises:
-        InvalidSpec: one of them is no number, or negative.
+    Raises InvalidSpec if one of them is no number, or negative.
     """
     return {
         "in_all": whole_number("SENSEAPP_PAGES_IN_ALL", 0, unit="pages", least=0),

@@ -122,8 +122,7 @@ Option = str | int | bool | list[str]
 def serve(arguments: list[str]) -> None:
     """Run the server until it is stopped; ``arguments`` are options as of ``streamlit run``.
 
-    Raises:
-        SystemExit: they are none, another server works in the same home, or a setting cannot be used.
+    Raises SystemExit if they are none, another server works in the same home, or a setting cannot be used.
     """
     os.umask(PRIVATE)
     descriptors()
@@ -176,8 +175,7 @@ def options_of(arguments: list[str]) -> dict[str, Option]:
     >>> options_of(["--server.port=8502", "--server.headless", "true"])
     {'server.port': 8502, 'server.headless': True}
 
-    Raises:
-        SystemExit: there is something else among them.
+    Raises SystemExit if there is something else among them.
     """
     words = [part for argument in arguments for part in argument.split("=", 1 if argument.startswith("--") else 0)]
     names, values = words[::2], words[1::2]

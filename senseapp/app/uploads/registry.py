@@ -219,8 +219,7 @@ def zip_files(service: Service, files: Sequence[Path]) -> Path:
 
     Files of the same name get a number. The upload counts against the quotas like any other.
 
-    Raises:
-        SenseError: a quota would be passed, or the disk refuses.
+    Raises SenseError if a quota would be passed, or the disk refuses.
     """
     with storage_errors("the folder uploads"):
         heads = 1024 * len(files)  # bytes: more than what a zip says of each file takes

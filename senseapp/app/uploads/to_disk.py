@@ -36,8 +36,7 @@ class FormFile:
     Args:
         content_type: of the request, ``multipart/form-data; boundary=...``.
 
-    Raises:
-        HTTPException: 400, from here and from :meth:`read`: it is no such form.
+    Raises HTTPException 400, from here and from :meth:`read`, if it is no such form.
     """
 
     def __init__(self, content_type: str) -> None:
@@ -82,8 +81,7 @@ class FormFile:
     def without_content(self) -> bytes:
         """Return the form with the file's name and type but none of its bytes.
 
-        Raises:
-            HTTPException: 400: the form ended early.
+        Raises HTTPException 400 if the form ended early.
         """
         if not self._complete or self._parts != 1:
             raise _malformed()

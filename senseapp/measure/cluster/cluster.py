@@ -77,8 +77,7 @@ def look(*, device: str) -> Cluster:
 def cluster_errors() -> Iterator[None]:
     """Convert Ray's exceptions inside the block into one sentence.
 
-    Raises:
-        ClusterFailed: Ray raised an exception.
+    Raises ClusterFailed if Ray raised an exception.
     """
     import ray.exceptions as failed
 

@@ -83,8 +83,7 @@ def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
 def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[RunCosts, int]:
     """Time a few passes, count the rest; return the costs and the most images that a worker can hold.
 
-    Raises:
-        SenseError: as for the run itself.
+    Raises SenseError as the run itself does.
     """
     asked = spec.sensitivity.num_samples
     listed = spec.data.kind in ("folder", "archive")
