@@ -172,9 +172,6 @@ FAILING = {
     "each improvement of an int8 file": (
         DeploySettings(kind="mixed"),
         {
-            "senseapp.compressions.quantization.activations.MinMaxObserver.value_range": (
-                "ranges of activations by the observer minmax"
-            ),
             "senseapp.runtimes.onnxruntime.int8.rounded_products": "weights fitted to the images",
             "senseapp.runtimes.onnxruntime.operations.OnnxRuntime.time_layers": "the search for parts that int8 harms",
         },
@@ -228,7 +225,7 @@ def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkey
         deploy(evaluator_of(a_network(), BITS, progress=report), INT8)
     evaluator = evaluator_of(a_network(), BITS)
     with monkeypatch.context() as patch:
-        patch.setattr("senseapp.runtimes.onnxruntime.int8.chosen_rounding", too_large)
+        patch.setattr("senseapp.runtimes.onnxruntime.int8.fitted_rounding", too_large)
         with pytest.raises(OutOfMemory):
             deploy(evaluator, INT8)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.int8.QdqFiles", broken)
