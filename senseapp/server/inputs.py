@@ -108,8 +108,8 @@ class Inputs(Uploads):
         The first call for a model loads it, as :meth:`model_card` does.
         """
         roots = self._checked(RunSpec(model=model, data=data))
-        card = self._backend.cards.card(model, self._requester)
-        call = partial(survey, data, model.task, card.profile.num_classes, card.class_names, roots)
+        classes, card = self.model_card(model).num_classes, self._backend.cards.card(model, self._requester)
+        call = partial(survey, data, model.task, classes, card.class_names, roots)
         request = file_request(call, data.path, subject=Path(data.path).name or data.name)
         found = self._answer(replace(request, seconds=_DOWNLOAD_SECONDS) if data.name else request)
         counts = self._backend.image_counts
