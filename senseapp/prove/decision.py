@@ -4,8 +4,9 @@ Pages, reports and commands take every recommendation from :func:`decision`. Its
 
 * Only files within the tolerance, or with a promise those shown to keep it, are recommended.
 * A file that another one dominates beyond noise (:func:`dominates`) is not recommended.
-* Of the others, the goal decides: fewest bytes, least time, or the strongest proven schedule. Files that a runtime runs
-  come before files of weights.
+* Of the others, the goal decides: fewest bytes, least time, or the strongest proven schedule. Differences in bytes or
+  time that decide nothing leave it to the other one and the answers. Files that a runtime runs come before files of
+  weights.
 * The original is kept where no file within the tolerance is clearly smaller or faster.
 * Losses are compared on the same images only. Of the files to take on each set of images, the goal decides.
 * The reason says so where the images cannot show a loss as small as the tolerance, or the bound of a file is larger.
@@ -17,6 +18,7 @@ stricter tolerance never gives a file that loses more.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -267,6 +269,11 @@ def _time(one: Candidate) -> float:
     return one.figures.time_ratio.value
 
 
+def _step(value: float, same: float) -> int:
+    """Return the step of a value on a scale whose steps are a share ``same``; the last for what no file measures."""
+    return round(math.log(value) / math.log1p(same)) if 0 < value < math.inf else sys.maxsize
+
+
 def _bytes_left(one: Candidate) -> float:
     """Return the share of bytes that a schedule leaves."""
     return 1.0 if one.schedule is None else 1 - one.schedule.achieved.get("bytes", 0.0)
@@ -302,8 +309,9 @@ class _Question:
     def _key(self, one: Candidate) -> tuple[object, ...]:
         if self.goal == "targets":
             return _bytes_left(one), one.form != "weights", one.loss.delta, one.file
-        axis = _time if self.goal == "faster" else _size
-        return self.rank(one), not one.runs, axis(one), one.loss.delta, _size(one), one.file
+        rank, size, time = self.rank(one), _step(_size(one), _SAME_BYTES), _step(_time(one), SAME_TIME)
+        first = (time, one.loss.delta) if self.goal == "faster" and rank == 0 else (size, time, one.loss.delta)
+        return rank, not one.runs, *first, _size(one), one.file
 
     def rank(self, one: Candidate) -> int | None:
         """Return 0 for what the goal asks for, 1 for what is as good in it and otherwise better; None for others."""
@@ -323,7 +331,7 @@ class _Question:
             return "not shown" if self.promised else "loses too much"
         if not pays(one):
             return "no gain"
-        if self.goal == "faster" and not one.is_faster:
+        if self.goal == "faster" and not one.is_faster and (choice is None or self.rank(choice) != self.rank(one)):
             return "not faster"
         return "dominated" if any(dominates(other, one) for other in self.within) else "alternative"
 

@@ -33,7 +33,7 @@ STANDINGS: dict[Standing, str] = {
 """What a decision says of a file."""
 JUDGED_FOR: dict[Goal, str] = {
     "smaller": "Worth it for a smaller file.",
-    "faster": "Worth it for a faster file: smaller files that are not clearly faster are not.",
+    "faster": "Worth it for a faster file; where none is clearly faster, for a smaller one that takes no longer.",
     "targets": "Worth it for targets: a schedule is recommended, with the file that its answers were measured in.",
     "look": "Worth it for a smaller file, as only the layers were asked for.",
 }

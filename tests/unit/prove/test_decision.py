@@ -50,9 +50,9 @@ CASES = {
         *([SMALL, a_file(305, 0.63, 100), QUICK], "smaller", 0.3, QUICK),
         "Every smaller file that runs and was measured to lose at most 30 points takes longer or loses more.",
     ),
-    "a clearly better one of a smaller file, but not of the smallest left": (
-        *([a_file(300, 0.65), a_file(305, 0.6), UNSURE], "smaller", 0.01, UNSURE),
-        "Every smaller file that runs and was measured to lose at most 1 point has a clearly better one beside it.",
+    "about as small and quicker, though not beyond noise": (
+        *([a_file(300, 0.65), a_file(305, 0.6), UNSURE], "smaller", 0.01, a_file(305, 0.6)),
+        "Every smaller file that runs and was measured to lose at most 1 point takes longer or loses more.",
     ),
     "packed weights beside a file that runs": (
         *([PACKED, SMALL], "smaller", 0.01, SMALL),
@@ -95,6 +95,10 @@ CASES = {
     ),
     "only smaller, as fast": (
         *([SMALL_AND_AS_FAST], "faster", 0.01, SMALL_AND_AS_FAST),
+        "No file that was measured to lose at most 1 point is clearly faster; this one takes no longer and is smaller.",
+    ),
+    "as fast: the one that loses less": (
+        *([a_file(298, 0.99, 1), a_file(300, 1.0), a_file(301, 1.01, 2)], "faster", 0.01, a_file(300, 1.0)),
         "No file that was measured to lose at most 1 point is clearly faster; this one takes no longer and is smaller.",
     ),
     "only smaller, slower": (
