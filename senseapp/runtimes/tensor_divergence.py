@@ -5,20 +5,18 @@ order, by operator and shape of the weight. In one of both files norms, activati
 the node before them, so the result behind these is compared. Files of integer operators (QLinearConv) are not.
 """
 
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import NodeProto
 from torch import Tensor
 
 from senseapp.core.texts import printable_text
-from senseapp.networks.onnx.graph import OnnxGraph
+from senseapp.networks.onnx.graph import Array, OnnxGraph
 from senseapp.networks.onnx.read import parsed_model
 from senseapp.records.check import APART, TensorDifference, TensorDivergence
 from senseapp.runtimes.onnxruntime.runtime import ForeignFile
@@ -34,7 +32,6 @@ _FOLLOWED = frozenset({"BatchNormalization", "Relu", "Clip", "QuantizeLinear", "
 _BY_CONSTANTS = frozenset({"Mul", "Add", "Cast"})
 """The same where all other inputs are stored."""
 
-Array = npt.NDArray[Any]
 Names = tuple[str, str]
 """What the reference and the candidate call a tensor."""
 
@@ -78,17 +75,6 @@ class _Values(OnnxGraph):
             name = maker.input[0]
         return None
 
-    def next_of(self, name: str, wanted: Collection[str]) -> set[str]:
-        """Return the nearest of the values ``wanted`` that are computed from ``name``."""
-        found, seen, pending = set[str](), {name}, [name]
-        while pending:
-            for node in self.readers(pending.pop()):
-                made = set(node.output) - seen
-                seen |= made
-                found |= made & set(wanted)
-                pending += made - set(wanted)
-        return found
-
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
@@ -97,29 +83,20 @@ class _Pair:
     names: Names
     node: NodeProto
 
-    @property
-    def parts(self) -> list[str]:
-        """What it joins, which is compared one by one: small numbers count little beside large ones."""
-        return list(self.node.input) if self.node.op_type == "Concat" else []
-
     def difference(self, mine: Mapping[str, Array], other: Mapping[str, Array]) -> TensorDifference | None:
         """Return how far it differs; None where it is not known in both files in one shape."""
         values = mine.get(self.names[0])
         arranged = _arranged(values, other.get(self.names[1])) if values is not None and values.size > 1 else None
         if values is None or arranged is None:
             return None
-        axis, cuts = next((each.i for each in self.node.attribute if each.name == "axis"), 0), list[int]()
-        if axis != 0 and all(name in mine for name in self.parts):
-            cuts = list(itertools.accumulate(mine[name].shape[axis] for name in self.parts[:-1]))
         count = min(len(values), len(arranged))
-        sides = zip(*(np.split(each[:count], cuts, axis=axis) for each in (values, arranged)), strict=True)
         return TensorDifference(
             name=printable_text(self.names[0]),
             other="" if self.names[1] == self.names[0] else printable_text(self.names[1]),
             operator=self.node.op_type,
             node=self.node.name,
             shape=tuple(values.shape),
-            difference=max(relative_difference(*side) for side in sides),
+            difference=relative_difference(values[:count], arranged[:count]),
         )
 
 
@@ -132,11 +109,7 @@ def tensor_divergence(
 ) -> TensorDivergence | None:
     """Return how far matched tensors of two files differ; None where few can be matched, or none can be run.
 
-    Args:
-        reference: content of the one file.
-        candidate: content of the other.
-        images: (N, C, H, W) as each of them takes them, the same pictures.
-        progress: told before each part.
+    ``images``, (N, C, H, W), are the same pictures as each of the files takes them.
     """
     ours, theirs = (_Values(parsed_model(content)) for content in (reference, candidate))
     mine, others = ours.products(), theirs.products()
@@ -151,23 +124,23 @@ def tensor_divergence(
     for first in range(0, len(pairs), _AT_ONCE):
         some = pairs[first : first + _AT_ONCE]
         progress(f"Comparing tensors inside, {len(found)} of {len(pairs)}")
-        parts = [name for pair in some for name in pair.parts if ours.maker(name) is not None]
-        before = _computed(reference, [*(pair.names[0] for pair in some), *parts], images[0])
-        after = _computed(candidate, [pair.names[1] for pair in some], images[1])
+        before, after = (
+            _computed(content, [pair.names[side] for pair in some], images[side])
+            for side, content in enumerate((reference, candidate))
+        )
         found += [each for pair in some if (each := pair.difference(before, after)) is not None]
-    told = _without_other_values(found, ours)
+    told = _without_other_values(found)
     return TensorDivergence(tensors=told, matched_by=matched_by, images=len(images[0])) if told else None
 
 
-def _without_other_values(found: Sequence[TensorDifference], graph: _Values) -> tuple[TensorDifference, ...]:
-    """Return tensors without those that differ although all products behind them agree: these are other values."""
-    products = {each.name: each.difference for each in found if each.operator in _PRODUCTS}
-    told = []
-    for each in found:
-        after = graph.next_of(each.name, products) if each.difference >= APART else set()
-        if not after or any(products[name] >= APART / 2 for name in after):
+def _without_other_values(found: Sequence[TensorDifference]) -> tuple[TensorDifference, ...]:
+    """Return tensors without those that differ although the next product agrees: these are other values."""
+    told, next_product = list[TensorDifference](), float("inf")
+    for each in reversed(found):
+        if each.difference < APART or each.operator in _PRODUCTS or next_product >= APART / 2:
             told.append(each)
-    return tuple(told)
+        next_product = each.difference if each.operator in _PRODUCTS else next_product
+    return tuple(reversed(told))
 
 
 def _by_name(ours: _Values, theirs: _Values) -> list[_Pair]:

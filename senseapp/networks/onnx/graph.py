@@ -7,7 +7,7 @@ Parts that nobody changes (metadata, documentation, declarations, functions) are
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -130,12 +130,6 @@ class OnnxGraph:
         """Let an input of a node read another value."""
         node.input.extend([""] * (position + 1 - len(node.input)))
         node.input[position] = value
-        self.rewired()
-
-    def replace(self, old: str, new: str) -> None:
-        """Let every node that reads the value ``old`` as an input read ``new``."""
-        for node in self.readers(old):
-            node.input[:] = [new if name == old else name for name in node.input]
         self.rewired()
 
     def insert(self, *nodes: NodeProto, after: NodeProto | None = None) -> None:
@@ -311,6 +305,18 @@ def bodies_of(node: NodeProto) -> list[GraphProto]:
         for attribute in node.attribute
         for body in ([attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs)
     ]
+
+
+def unique_names(nodes: Iterable[NodeProto]) -> list[str]:
+    """Return a name of its own for each node: the file's where it is one, else with a number, or its operator's."""
+    found, counters = dict[str, None](), Counter[str]()
+    for node in nodes:
+        name, wanted = node.name, node.name or node.op_type
+        while not name or name in found:
+            counters[wanted] += 1
+            name = f"{wanted}_{counters[wanted]}"
+        found[name] = None
+    return list(found)
 
 
 def label(node: NodeProto) -> str:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +50,9 @@ def fold_constants(graph: TorchGraph) -> TorchGraph:
         if not known or is_layer or entry_of(node.op, node.version) is None:
             left.append(node)
             continue
-        key = (node.op, tuple((name, _hashable(value)) for name, value in sorted(node.attributes.items())), node.inputs)
+        told = sorted(node.attributes.items())
+        told = [(name, (at.dtype, at.tolist()) if isinstance(at, Tensor) else at) for name, at in told]
+        key = (node.op, repr(told), node.inputs)
         if key in computed or node.op == "Identity":
             renamed.update(zip(node.outputs, computed.get(key, node.inputs), strict=False))
             continue
@@ -90,12 +91,6 @@ def _derived(node: Node, source: Constant | None, value: Tensor) -> Constant:
         order=order if kept else (),
         reshaped=source.reshaped or node.op in _RESHAPING,
     )
-
-
-def _hashable(value: Any) -> object:
-    if isinstance(value, Tensor):
-        return (value.shape, value.dtype, tuple(value.flatten().tolist()) if value.numel() < 64 else id(value))
-    return tuple(value) if isinstance(value, list) else value
 
 
 def fix_known_values(graph: TorchGraph, facts: infer.Facts) -> TorchGraph:

@@ -7,7 +7,6 @@ onnxruntime folds norms and constants into convolutions of float files only. Sou
 ``core/optimizer/conv_bn_fusion.cc``, ``conv_add_fusion.cc`` and ``conv_mul_fusion.cc``.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, cast
@@ -29,6 +28,7 @@ from senseapp.networks.onnx.graph import (
     read_by,
     tensor_in,
     tensors_in,
+    unique_names,
 )
 from senseapp.networks.onnx.read import BY_CHANNEL_OPSET
 from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
@@ -134,7 +134,7 @@ def _make_plain(graph: OnnxGraph) -> None:
     graph.remove(*(node for node in graph.nodes if node.op_type == "Constant" and node.output[0] in held))
     for name, tensor in held.items():
         graph.store(name, numpy_helper.to_array(tensor))
-    for node, name in zip(graph.nodes, node_names(graph.nodes), strict=True):
+    for node, name in zip(graph.nodes, unique_names(graph.nodes), strict=True):
         node.name = name
 
 
@@ -151,22 +151,6 @@ def _part(graph: OnnxGraph, outputs: Sequence[str], input_shape: Sequence[int]) 
     if is_free:
         dims[0].dim_param = "batch"
     return OnnxGraph(onnx.shape_inference.infer_shapes(part.proto()))
-
-
-def node_names(nodes: Sequence[NodeProto]) -> list[str]:
-    """Return a name of its own for each node: the file's where it is one, else that of what it computes."""
-    counts = Counter(each.name for each in nodes)
-    taken = {name for name, count in counts.items() if count == 1}
-    found = []
-    for node in nodes:
-        name = node.name
-        if not name or counts[name] > 1:
-            name = f"{node.op_type} of {next(iter(node.output), '')}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-        found.append(name)
-    return found
 
 
 def _fold(graph: OnnxGraph) -> None:
