@@ -6,7 +6,6 @@ the node before them, so the result behind these is compared. Files of integer o
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
@@ -27,13 +26,15 @@ _PRODUCTS = {
     **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "FusedGemm"), "MatMul"),
     "ConvTranspose": "ConvTranspose",
 }
+_STORED_BEHIND = frozenset({"Identity", "Cast", "Transpose", "QuantizeLinear", "DequantizeLinear", "Mul", "Reshape"})
+"""Operators between a stored weight and its product."""
 _FOLLOWED = frozenset({"BatchNormalization", "Relu", "Clip", "QuantizeLinear", "DequantizeLinear"})
 """Operators that quantizers and simplifiers make part of the one before, or insert behind it."""
 _BY_CONSTANTS = frozenset({"Mul", "Add", "Cast"})
 """The same where all other inputs are stored."""
 
-Names = tuple[str, str]
-"""What the reference and the candidate call a tensor."""
+Pair = tuple[tuple[str, str], NodeProto]
+"""What the reference and the candidate call a tensor, and the node of the reference that it begins with."""
 
 
 class _Values(OnnxGraph):
@@ -51,53 +52,33 @@ class _Values(OnnxGraph):
         stored = sum(self.tensor(name) is not None for name in node.input)
         return node.op_type in _FOLLOWED or (node.op_type in _BY_CONSTANTS and stored == len(node.input) - 1)
 
-    def computed(self) -> dict[str, NodeProto]:
-        """Return the node that computes each value, in order, without constants."""
-        return {name: node for node in self.nodes if node.op_type != "Constant" for name in node.output if name}
-
     def products(self) -> list[tuple[tuple[str, tuple[int, ...]], NodeProto]]:
         """Return products with weights, in order, by kind and shape of the weight."""
         found = []
         for node in self.nodes:
-            weight = self._weight(node.input[1]) if node.op_type in _PRODUCTS else None
-            if weight is not None:
-                kind = _PRODUCTS[node.op_type]
-                found.append(((kind, tuple(sorted(weight)) if kind == "MatMul" else weight), node))
+            kind = _PRODUCTS.get(node.op_type)
+            weight = None if kind is None else self.tensor(self.origin(node.input[1], _STORED_BEHIND))
+            if kind is not None and weight is not None:
+                found.append(((kind, tuple(sorted(weight.dims) if kind == "MatMul" else weight.dims)), node))
         return found
 
-    def _weight(self, name: str) -> tuple[int, ...] | None:
-        for _ in range(4):  # behind casts, transposes and a dequantization
-            held, maker = self.tensor(name), self.maker(name)
-            if held is not None:
-                return tuple(held.dims)
-            if maker is None or not maker.input:
-                return None
-            name = maker.input[0]
+
+def _difference(pair: Pair, mine: Mapping[str, Array], other: Mapping[str, Array]) -> TensorDifference | None:
+    """Return how far a tensor differs; None where it is not known in both files in one shape."""
+    (name, its), node = pair
+    values = mine.get(name)
+    arranged = _arranged(values, other.get(its)) if values is not None and values.size > 1 else None
+    if values is None or arranged is None:
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A tensor of both files, and the node of the reference that it begins with."""
-
-    names: Names
-    node: NodeProto
-
-    def difference(self, mine: Mapping[str, Array], other: Mapping[str, Array]) -> TensorDifference | None:
-        """Return how far it differs; None where it is not known in both files in one shape."""
-        values = mine.get(self.names[0])
-        arranged = _arranged(values, other.get(self.names[1])) if values is not None and values.size > 1 else None
-        if values is None or arranged is None:
-            return None
-        count = min(len(values), len(arranged))
-        return TensorDifference(
-            name=printable_text(self.names[0]),
-            other="" if self.names[1] == self.names[0] else printable_text(self.names[1]),
-            operator=self.node.op_type,
-            node=self.node.name,
-            shape=tuple(values.shape),
-            difference=relative_difference(values[:count], arranged[:count]),
-        )
+    count = min(len(values), len(arranged))
+    return TensorDifference(
+        name=printable_text(name),
+        other="" if its == name else printable_text(its),
+        operator=node.op_type,
+        node=node.name,
+        shape=tuple(values.shape),
+        difference=relative_difference(values[:count], arranged[:count]),
+    )
 
 
 def tensor_divergence(
@@ -115,7 +96,7 @@ def tensor_divergence(
     mine, others = ours.products(), theirs.products()
     pairs = _by_name(ours, theirs)
     matched_by: Literal["name", "order"] = "name"
-    named = {pair.node.output[0] for pair in pairs}
+    named = {node.output[0] for _, node in pairs}
     if sum(node.output[0] in named for _, node in mine) < 0.5 * len(mine):
         pairs, matched_by = _in_order(ours, mine, theirs, others), "order"
     step = max(1, -(-len(pairs) // _MOST))
@@ -125,10 +106,10 @@ def tensor_divergence(
         some = pairs[first : first + _AT_ONCE]
         progress(f"Comparing tensors inside, {len(found)} of {len(pairs)}")
         before, after = (
-            _computed(content, [pair.names[side] for pair in some], images[side])
+            _computed(content, [names[side] for names, _ in some], images[side])
             for side, content in enumerate((reference, candidate))
         )
-        found += [each for pair in some if (each := pair.difference(before, after)) is not None]
+        found += [each for pair in some if (each := _difference(pair, before, after)) is not None]
     told = _without_other_values(found)
     return TensorDivergence(tensors=told, matched_by=matched_by, images=len(images[0])) if told else None
 
@@ -143,13 +124,16 @@ def _without_other_values(found: Sequence[TensorDifference]) -> tuple[TensorDiff
     return tuple(reversed(told))
 
 
-def _by_name(ours: _Values, theirs: _Values) -> list[_Pair]:
-    computed, others = ours.computed(), theirs.computed()
-    pairs: dict[str, _Pair] = {}
+def _by_name(ours: _Values, theirs: _Values) -> list[Pair]:
+    computed, others = (
+        {name: node for node in graph.nodes if node.op_type != "Constant" for name in node.output if name}
+        for graph in (ours, theirs)
+    )
+    pairs: dict[str, Pair] = {}
     for name, node in computed.items():
         if name in others:
             end = ours.end(name, others)
-            pairs.setdefault(end, _Pair((end, theirs.end(name, computed)), node))
+            pairs.setdefault(end, ((end, theirs.end(name, computed)), node))
     return list(pairs.values())
 
 
@@ -158,11 +142,11 @@ def _in_order(
     mine: Sequence[tuple[object, NodeProto]],
     theirs: _Values,
     others: Sequence[tuple[object, NodeProto]],
-) -> list[_Pair]:
+) -> list[Pair]:
     keys = [key for key, _ in mine], [key for key, _ in others]
     matched = SequenceMatcher(a=keys[0], b=keys[1], autojunk=False).get_matching_blocks()
     nodes = [(mine[block.a + place][1], others[block.b + place][1]) for block in matched for place in range(block.size)]
-    return [_Pair((ours.end(one.output[0], ()), theirs.end(other.output[0], ())), one) for one, other in nodes]
+    return [((ours.end(one.output[0], ()), theirs.end(other.output[0], ())), one) for one, other in nodes]
 
 
 def _computed(content: bytes, names: Sequence[str], images: Tensor) -> dict[str, Array]:

@@ -41,13 +41,9 @@ class StoredAs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAt:
-    """Where a node of the file reads a layer's parameter or buffer.
+    """Where the node of the file that computes ``output`` reads a layer's parameter or buffer: as which input.
 
-    Attributes:
-        output: first value that the node computes, which says which node it is.
-        position: among its inputs.
-        transposed: whether the layer holds it with its two axes exchanged.
-        shape: that the node reads it in.
+    ``shape`` is the one that it reads; ``transposed`` tells that the layer holds it with its two axes exchanged.
     """
 
     output: str
@@ -59,9 +55,7 @@ class ReadAt:
 def build_network(graph: TorchGraph, facts: Facts) -> BuiltNetwork:
     """Return a network that computes ``graph``, in ``eval()`` mode.
 
-    Args:
-        graph: in topological order.
-        facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
+    Its values, ``facts``, are known for one number of images where its batch is fixed, else for two.
     """
     built = BuiltNetwork(graph=merge_activations(fix_known_values(graph, facts)), facts=facts)
     built.build()

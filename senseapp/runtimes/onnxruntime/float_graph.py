@@ -46,13 +46,9 @@ _PLAIN = "Nodes of the file are sorted, each has a name of its own, and constant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatGraph:
-    """An uploaded file as its int8 files begin.
+    """An uploaded file as its int8 files begin: the ``whole`` of it, plain, with ``notes`` on how it differs.
 
-    Attributes:
-        whole: all of it, plain.
-        part: what is measured of it, for images of the size that is measured.
-        folded: the same with norms and constants folded into convolutions.
-        notes: sentences on how ``whole`` differs from the uploaded file.
+    Its ``part`` that is measured, for images of that size, is also ``folded``: norms and constants into convolutions.
     """
 
     whole: bytes
@@ -144,12 +140,7 @@ def _part(graph: OnnxGraph, outputs: Sequence[str], input_shape: Sequence[int]) 
     made = {name for node in graph.nodes if node.name in names for name in node.output if name}
     read = {name for node in graph.nodes if node.name not in names for name in read_by(node)}.union(graph.outputs)
     part = graph.part([*outputs, *sorted((made & read).difference(outputs))])
-    dims = part.model.graph.input[0].type.tensor_type.shape.dim
-    is_free = dims[0].dim_value <= 0
-    for dim, length in zip(dims, input_shape, strict=True):
-        dim.dim_value = length
-    if is_free:
-        dims[0].dim_param = "batch"
+    part.take_images(part.inputs[0], input_shape)
     return OnnxGraph(onnx.shape_inference.infer_shapes(part.proto()))
 
 

@@ -196,11 +196,7 @@ def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: boo
 class OnnxTemplate:
     """A network that is exported once; networks that differ from it only in values of weights are not traced again.
 
-    Tracing takes nine tenths of an export, weights the rest.
-
-    Args:
-        model: the network; it is copied on first use.
-        example: images that it takes, (N, C, H, W).
+    Tracing takes nine tenths of an export, weights the rest. It takes images as ``example``, (N, C, H, W).
     """
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
@@ -234,11 +230,9 @@ class OnnxTemplate:
 
 
 def _structure(model: nn.Module) -> list[object]:
-    """Return what is traced, but for values: classes of modules; shapes, types and sharing of tensors."""
-    tensors = tensors_of(model)
-    first = {each.data_ptr(): name for name, each in reversed(tensors.items())}
-    modules = [(name, type(each)) for name, each in model.named_modules()]
-    return [*modules, *((name, each.shape, each.dtype, first[each.data_ptr()]) for name, each in tensors.items())]
+    """Return what is traced, but for values: classes of modules, shapes and types of tensors."""
+    tensors = ((name, each.shape, each.dtype) for name, each in tensors_of(model).items())
+    return [*((name, type(each)) for name, each in model.named_modules()), *tensors]
 
 
 OPERATIONS = OnnxRuntime()

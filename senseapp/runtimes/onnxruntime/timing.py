@@ -49,11 +49,7 @@ Shape = tuple[int, ...]
 
 
 class LayerProducts:
-    """The layers of a float network that are products with weights.
-
-    Attributes:
-        layers, nodes: their names, and those of their nodes.
-        sizes: values that each computes for a batch of images, (L,).
+    """The layers of a float network that are products with weights, their nodes, and how many values each computes.
 
     Raises InvalidSpec if there is none.
     """

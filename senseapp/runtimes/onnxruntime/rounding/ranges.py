@@ -72,8 +72,8 @@ def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str])
     opened = RuntimeModel(model.SerializeToString())
     for batch in batches:
         for part in torch.split(batch, opened.fixed_batch or AT_ONCE):
-            found = opened.tensors(part)
-            yield {name: part if name == own_input else found[name] for name in wanted}
+            found = opened.arrays(opened.output_names, part)
+            yield {name: part if name == own_input else torch.from_numpy(found[name]) for name in wanted}
 
 
 def activation_grid(low: float, high: float) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -94,11 +94,7 @@ def causes(
 ) -> list[RoundingCause]:
     """Return what speaks against rounding the tensors that ``nodes`` read and make, what is lost most first.
 
-    Args:
-        network: plain, in float.
-        ranges: of the tensors that are rounded.
-        batches: images as calls take them, of which a few are looked at.
-        nodes: names of those of ``network`` to look at; None for all.
+    ``ranges`` are of the tensors that are rounded; of ``batches`` two images are looked at.
     """
     steps = {name: float(activation_grid(*ends)[1]) for name, ends in ranges.items()}
     looked_at = [node for node in OnnxGraph(network).nodes if nodes is None or node.name in nodes]
@@ -153,14 +149,7 @@ def _of_channels(node: NodeProto, values: Mapping[str, Tensor], steps: Mapping[s
 def calibration_warnings(
     network: bytes, ranges: Mapping[str, Range], calibration: Sequence[Tensor], held_out: Sequence[Tensor]
 ) -> tuple[str, ...]:
-    """Return a sentence where calibration images are few, and one where held-out images exceed their ranges.
-
-    Args:
-        network: in float.
-        ranges: of the tensors that are rounded.
-        calibration: batches (N, C, H, W) that ``ranges`` are from.
-        held_out: other images.
-    """
+    """Return a sentence where calibration images, (N, C, H, W), are few, and one where others exceed their ranges."""
     found, count = list[str](), sum(map(len, calibration))
     if count < _FEW:
         found.append(
