@@ -40,11 +40,8 @@ Exporter = Callable[[nn.Module], bytes]
 class Runtime(ABC):
     """A runtime on this machine. What only int8 needs is refused unless its description says that it has it.
 
-    Attributes:
-        description: its name, its files and its words.
-        int8_note: a sentence on every int8 file of it.
-        kit_package: what a deployment kit installs to run its files; empty without kits.
-        may_saturate: whether its kernels differ between processors with and without VNNI.
+    Every int8 file of it has the :attr:`int8_note`. A deployment kit installs the :attr:`kit_package`, where there are
+    kits. Where it :attr:`may_saturate`, its kernels differ between processors with and without VNNI.
     """
 
     description: RuntimeDescription

@@ -57,9 +57,7 @@ def build_network(graph: TorchGraph, facts: Facts) -> BuiltNetwork:
 
     Its values, ``facts``, are known for one number of images where its batch is fixed, else for two.
     """
-    built = BuiltNetwork(graph=merge_activations(fix_known_values(graph, facts)), facts=facts)
-    built.build()
-    return built
+    return BuiltNetwork(graph=merge_activations(fix_known_values(graph, facts)), facts=facts).build()
 
 
 _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the values that these refer to
@@ -84,8 +82,8 @@ class BuiltNetwork:
     readers: dict[str, list[ReadAt]] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
 
-    def build(self) -> None:
-        """Add the modules and their calls to the network."""
+    def build(self) -> BuiltNetwork:
+        """Add the modules and their calls to the network, and return this."""
         layers = self._layers()
         for node, call in reversed(self._calls(layers)):
             if isinstance(call, Layer):
@@ -100,6 +98,7 @@ class BuiltNetwork:
         self.network.output_names = self.graph.outputs
         self.network.release_values()
         self.network.eval()
+        return self
 
     def _layers(self) -> dict[str, Layer]:
         """Return the layers, by node."""

@@ -116,8 +116,7 @@ def usual_choice(candidates: Sequence[OutputFacts], batch: int) -> tuple[str, ..
     for each in candidates:
         if each.kind == "logits":
             continue
-        before = logits.get(each.name)
-        if before is not None:
+        if (before := logits.get(each.name)) is not None:
             first, *rest = before.shape or (0,)
             is_row_per_image = first == batch and rest and sum(length > 1 for length in rest) <= 1
             each = before if before.operator == "Softmax" or is_row_per_image else each

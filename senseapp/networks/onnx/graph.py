@@ -30,10 +30,7 @@ class OnnxGraph:
     a valid graph. Makers and readers are found anew after each change that a method of this class makes; whoever writes
     names into a node directly calls :meth:`rewired` afterwards.
 
-    Attributes:
-        nodes: in the order of the file.
-        initializers: by name, in the order of the file.
-        model: the rest of the model, whose graph has no nodes and no initializers here.
+    :attr:`model` is the rest of the model, whose graph has no nodes and no initializers here.
     """
 
     def __init__(self, model: bytes | ModelProto) -> None:
@@ -95,7 +92,7 @@ class OnnxGraph:
         """Return the value whose numbers these operators, and others of them before, pass on as their first input."""
         for _ in self.nodes:  # and not for ever, where they run in a circle
             maker = self.maker(value)
-            if maker is None or maker.op_type not in through:
+            if maker is None or maker.op_type not in through or not maker.input:
                 break
             value = maker.input[0]
         return value

@@ -110,9 +110,7 @@ def _listed(written: str, read: Any) -> list[str]:
     except BadValue:
         return []
     if isinstance(found, dict):
-        if set(found) != set(range(len(found))):
-            return []
-        found = [found[index] for index in range(len(found))]
+        found = [found.get(index) for index in range(len(found))]
     return found if isinstance(found, list) and all(isinstance(each, str) for each in found) else []
 
 
@@ -197,8 +195,7 @@ class UsualPreparation:
             return self
         values, statistics = _usual(usual.values, len(self.preprocessing.mean))
         words = f"{values}, channels in the order bgr" if usual.channel_order == "bgr" else values
-        order = usual.channel_order or "rgb"
-        found = replace(self.preprocessing, **statistics, channel_order=order, fit=usual.fit)
+        found = replace(self.preprocessing, **statistics, channel_order=usual.channel_order or "rgb", fit=usual.fit)
         sentence = f"The file does not say how its images are prepared: it gets {words}, as of {usual.family}."
         return replace(self, preprocessing=found, words=words, notes=(sentence,), evidence="family")
 

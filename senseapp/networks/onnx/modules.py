@@ -183,8 +183,7 @@ class OnnxNetwork(Scope):
         return self.origin
 
     def _outputs(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        values = self._run(inputs, frozenset())
-        return tuple(values[name] for name in self.output_names)
+        return tuple(map(self._run(inputs, frozenset()).__getitem__, self.output_names))
 
     def release_values(self) -> None:
         """Let values go after their last use."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import reduce
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 
 from senseapp.core.foreign_values import BadValue, items, read_python
 
@@ -35,13 +35,8 @@ def module_path(metadata: Mapping[str, str], node_name: str) -> str | None:
 
 def _merged(parts: list[str]) -> list[str]:
     """Return path parts without those that the next one repeats: layer1, layer1.0 → layer1.0."""
-    merged: list[str] = []
-    for part in filter(None, parts):
-        if merged and part.startswith(f"{merged[-1]}."):
-            merged[-1] = part
-        else:
-            merged.append(part)
-    return merged
+    parts = list(filter(None, parts))
+    return [part for part, after in zip_longest(parts, parts[1:], fillvalue="") if not after.startswith(f"{part}.")]
 
 
 def modules_in(name: str) -> tuple[str, ...]:

@@ -158,8 +158,7 @@ def _check_settings(spec: ModelSpec) -> None:
         "a number of classes": spec.num_classes,
         "a number of channels": spec.in_chans,
     }
-    setting = next((what for what, value in told.items() if value), "")
-    if setting:
+    if setting := next((what for what, value in told.items() if value), ""):
         raise InvalidSpec(
             f"An ONNX file brings its own weights and sizes, so {setting} cannot be chosen. Leave it out."
         )

@@ -154,13 +154,13 @@ def numbered(content: bytes, names: Sequence[str]) -> bytes:
     return graph.content()
 
 
-def shapes_of(network: bytes, batch: int, of: Collection[str] = ()) -> dict[str, Shape]:
-    """Return the shapes of tensors that nodes compute in a call on ``batch`` images, all unless named, and of these."""
+def shapes_of(network: bytes, batch: int) -> dict[str, Shape]:
+    """Return the shapes of all tensors that nodes compute in a call on ``batch`` images, and of these."""
     graph = OnnxGraph(network)
     taken = next(each for each in graph.model.graph.input if each.name == graph.inputs[0])
     dims = taken.type.tensor_type.shape.dim
     images = (dims[0].dim_value or batch, *(dim.dim_value for dim in dims[1:]))
-    made = [name for node in graph.nodes for name in node.output if name and (not of or name in of)]
+    made = [name for node in graph.nodes for name in node.output if name]
     values = next(iter(tensors_of(network, [torch.zeros(images)], made)))
     return {graph.inputs[0]: images} | {name: tuple(value.shape) for name, value in values.items()}
 
@@ -217,8 +217,7 @@ def _macs(graph: OnnxGraph) -> dict[str, int]:
     """Return the multiply-accumulates of each product by name, in a call on one image."""
     products = [node for node in graph.nodes if node.op_type in WEIGHTED]
     names = [(*node.input[:2], node.output[0]) for node in products]
-    shapes = shapes_of(graph.content(), 1, set(chain(*names)))
-    shapes |= {name: tuple(each.dims) for name, each in graph.initializers.items()}
+    shapes = shapes_of(graph.content(), 1) | {name: tuple(each.dims) for name, each in graph.initializers.items()}
     found = dict[str, int]()
     for node, (read, weight, made) in zip(products, (map(shapes.__getitem__, each) for each in names), strict=True):
         if "Conv" in node.op_type:  # a transposed one turns input and output round

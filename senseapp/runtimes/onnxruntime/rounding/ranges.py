@@ -101,9 +101,8 @@ def causes(
     wanted = sorted({node.output[0] for node in looked_at} & steps.keys())
     # enough to see whole parts lost; all tensors of both images are held
     values = next(iter(tensors_of(network, [batches[0][:2]], wanted))) if wanted else {}
-    found = [*filter(None, (_of_curve(node, steps) for node in looked_at))]
-    found += filter(None, (_of_channels(node, values, steps) for node in looked_at))
-    worst = {cause.tensor: cause for cause in sorted(found, key=lambda each: each.lost)}
+    found = (each for node in looked_at for each in (_of_curve(node, steps), _of_channels(node, values, steps)))
+    worst = {cause.tensor: cause for cause in sorted(filter(None, found), key=lambda each: each.lost)}
     return sorted(worst.values(), key=lambda each: -each.lost)
 
 
