@@ -91,8 +91,8 @@ def time_widths(
 ) -> LayerTimes:
     """Return the times of ``layers`` in float ``files`` of one network, by level.
 
-    What a file takes besides its products is shared out among them by their outputs, so the times of a network at one
-    level everywhere add up to what that file takes.
+    What a file takes besides its products is shared out among them, so the times of a network at one level everywhere
+    add up to what that file takes.
 
     Raises InvalidSpec if no layer is a product that can be timed.
     """
@@ -102,13 +102,9 @@ def time_widths(
     found = []
     for (level, content), wall in zip(files.items(), walls, strict=True):
         owners = runtime.layers_of_nodes(content, layers)
-        seconds, rest = runtime.time_products(content, owners, threads=threads, batch=len(image))
-        whole = sum(spent for spent, _ in seconds.values()) + rest
-        sizes = sum(size for _, size in seconds.values())
-        found += [
-            LayerTime(layer=layer, level=level, seconds=wall / whole * (spent + rest * size / sizes))
-            for layer, (spent, size) in seconds.items()
-        ]
+        times = runtime.time_layers(content, None, owners, threads=threads, batch=len(image)).times
+        whole = sum(each.seconds for each in times)
+        found += [LayerTime(layer=each.layer, level=level, seconds=wall * each.seconds / whole) for each in times]
     return LayerTimes(times=tuple(found), source=f"measured on {runtime.machine()}")
 
 

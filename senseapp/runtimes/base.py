@@ -40,11 +40,8 @@ Exporter = Callable[[nn.Module], bytes]
 class Runtime(ABC):
     """A runtime on this machine. What only int8 needs is refused unless its description says that it has it.
 
-    Attributes:
-        description: its name, its files and its words.
-        int8_note: a sentence on every int8 file of it.
-        kit_package: what a deployment kit installs to run its files; empty without kits.
-        may_saturate: whether its kernels differ between processors with and without VNNI.
+    Every int8 file of it has the :attr:`int8_note`. A deployment kit installs the :attr:`kit_package`, where there are
+    kits. Where it :attr:`may_saturate`, its kernels differ between processors with and without VNNI.
     """
 
     description: RuntimeDescription
@@ -167,12 +164,13 @@ class Runtime(ABC):
         return times(networks, images, turns=turns)
 
     def time_layers(
-        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+        self, content: bytes, quantizer: Quantizer | None, owners: Mapping[str, str], threads: int = 1, batch: int = 1
     ) -> LayerTimes:
-        """Return the times of layers of a float file in float and in int8, and what a border between both costs.
+        """Return the times of layers of a float file in float, and in int8 with what a border between both costs.
 
-        ``quantizer`` writes the same network in int8; ``owners`` has the layer that a node belongs to, for the nodes of
-        layers. Without a profile, times of both files are shared by the multiply-accumulates of :meth:`executed`.
+        ``quantizer`` writes the same network in int8; None times it in float alone. ``owners`` has the layer that a
+        node belongs to, for the nodes of layers. Without a profile, times of files are shared by the
+        multiply-accumulates of :meth:`executed`.
 
         Raises InvalidSpec if none of them can be timed.
         """
@@ -182,7 +180,7 @@ class Runtime(ABC):
                 macs[owners[node.name]] += node.macs + 1  # what is no product takes time too
         if not macs:
             raise InvalidSpec(f"No layer of this {self.description.label} file can be timed.")
-        files = {DENSE_BITS: content, float(INT8_BITS): quantizer.write()}
+        files = {DENSE_BITS: content} | ({} if quantizer is None else {float(INT8_BITS): quantizer.write()})
         networks = [self.as_it_is(file, threads=threads) for file in files.values()]
         shape = [size or batch for size in (networks[0].fixed_batch, *networks[0].facts.image_shape)]
         calls = self.times(networks, torch.from_numpy(usual_input(shape, np.float32)))
@@ -200,15 +198,6 @@ class Runtime(ABC):
     def executed(self, content: bytes) -> tuple[ExecutedNode, ...]:
         """Return the nodes that the runtime executes in a call of a file; empty if it does not report them."""
         return ()
-
-    def time_products(
-        self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
-    ) -> tuple[dict[str, tuple[float, int]], float]:
-        """Return the seconds of each layer of a float file with the values that it computes; and of the rest.
-
-        Raises InvalidSpec if none of ``owners``, layers by node, can be timed.
-        """
-        raise InvalidSpec(f"Layers cannot be timed in {self.description.label} here.")
 
 
 def runtime_named(name: str) -> Runtime:

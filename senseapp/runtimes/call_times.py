@@ -61,15 +61,10 @@ def quick_seconds(seconds: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of a profile.
+    """One kernel of a profile over :data:`RUNS` runs, with the seconds of a call, and values of its first input.
 
-    Attributes:
-        name: of the node that it computes, or begins with it.
-        kind: of the node.
-        seconds: of a call, over :data:`RUNS` runs.
-        values: of its first input.
-        in_integers: whether it computes on numbers of 8 bits.
-        parts: names of all nodes that it computes, where the runtime says them.
+    ``name`` is, or begins with, that of the node of this ``kind``; ``parts`` are names of all nodes that it computes,
+    where the runtime says them. ``in_integers`` tells that it computes on numbers of 8 bits.
     """
 
     name: str

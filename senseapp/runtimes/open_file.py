@@ -13,7 +13,7 @@ from torch import Tensor
 from senseapp.core.errors import InvalidSpec, UnsupportedModel
 from senseapp.core.texts import printable_text
 from senseapp.networks.network import nested
-from senseapp.networks.onnx.metadata import is_channels_last
+from senseapp.networks.onnx.metadata import image_shape, is_channels_last
 from senseapp.networks.onnx.modules import ImageInput
 
 Shape = tuple[int | None, ...]
@@ -24,13 +24,7 @@ _MOST_SECONDS, _SMALL_SECONDS, _SECONDS_PER_BYTE = 120.0, 15.0, 2e-5  # of one c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """Declarations of a file.
-
-    Attributes:
-        input_name, input_shape, input_type: of the images; the type as ``float32``.
-        outputs: name and shape of each output.
-        metadata: texts that the file holds about itself.
-    """
+    """Declarations of a file: of the images, whose type is written as ``float32``; name and shape of each output."""
 
     input_name: str
     input_shape: Shape
@@ -41,13 +35,12 @@ class FileFacts:
     @property
     def channels_last(self) -> bool:
         """Whether images are (N, H, W, C)."""
-        return is_channels_last([length or 0 for length in self.input_shape])
+        return is_channels_last(self.input_shape)
 
     @property
     def image_shape(self) -> Shape:
         """Of one image, (C, H, W)."""
-        _, first, second, third = self.input_shape
-        return (third, first, second) if self.channels_last else (first, second, third)
+        return image_shape(self.input_shape)
 
     @property
     def takes_pixels(self) -> bool:
@@ -82,9 +75,7 @@ class OpenFile(ABC):
     """A file in memory, open in its runtime on the processor, that takes one batch of images.
 
     Attributes:
-        title: what such files are called.
-        facts: what it declares.
-        about: a sentence on how it runs, if there is one to say.
+        title, about: what such files are called, and a sentence on how it runs, if there is one to say.
         of_any_program: whether outputs that do not list the images are refused.
         nesting: of its outputs in the network (:func:`~senseapp.networks.network.nesting_text`), if the file says so.
         reader: what the network of an uploaded file does with its outputs.

@@ -16,6 +16,7 @@ from onnx import NodeProto, helper
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
+from senseapp.runtimes.onnxruntime.rounding.weights import along
 
 _MOVING = frozenset(
     {
@@ -40,11 +41,7 @@ class QuantizedNode:
 
 
 class QdqFile:
-    """A quantized file of any quantizer, whose nodes can be put back in float one by one.
-
-    Args:
-        content: the QDQ file.
-        reference: the float file that it was made of.
+    """A QDQ file of any quantizer, whose nodes can be put back in float one by one as the ``reference`` has them.
 
     Raises InvalidSpec if no node of it is quantized.
     """
@@ -145,7 +142,7 @@ class QdqFile:
         if scale is None or zero is None:
             return False
         axis = next((each.i for each in undone.attribute if each.name == "axis"), 1)
-        steps, offset = (_along(np.asarray(each, np.float32), axis, codes.ndim) for each in (scale, zero))
+        steps, offset = (along(np.asarray(each, np.float32), axis, codes.ndim) for each in (scale, zero))
         try:
             apart = np.abs(value - (codes.astype(np.float32) - offset) * steps) / np.maximum(np.abs(steps), 1e-30)
         except ValueError:  # scales per block
@@ -161,10 +158,6 @@ class QdqFile:
 
 def _label(node: NodeProto) -> str:
     return node.name or next(iter(node.output), "")
-
-
-def _along(values: _Array, axis: int, rank: int) -> _Array:
-    return values.reshape(() if values.size == 1 else [-1 if each == axis % rank else 1 for each in range(rank)])
 
 
 def _unround_on(graph: OnnxGraph, value: str) -> None:

@@ -17,13 +17,9 @@ from senseapp.core.steps import OptionalSteps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundingCause:
-    """Why 8 bits of a tensor do harm.
+    """Why 8 bits of a tensor, which ``node`` makes, joins or reads, do harm, in a sentence.
 
-    Attributes:
-        node: that makes the tensor, or joins or reads it.
-        tensor: as the float network calls it.
-        lost: how much is lost, from 0 for nothing to 1 for all values.
-        sentence: for people.
+    ``lost`` is how much is lost, from 0 for nothing to 1 for all values.
     """
 
     node: str
@@ -33,12 +29,7 @@ class RoundingCause:
 
 
 class Quantizer(ABC):
-    """Writes one float network in int8, any of its nodes in float.
-
-    Attributes:
-        network: the float file that it writes.
-        notes: sentences on how its files were made.
-    """
+    """Writes one float file, ``network``, in int8, any of its nodes in float; ``notes`` say how files were made."""
 
     network: bytes
     notes: tuple[str, ...] = ()
@@ -66,8 +57,7 @@ class Fitting:
     Attributes:
         batches: images (N, C, H, W) that ranges and weights are fitted to.
         reduce_range: whether weights get 7 bits.
-        int8_ends: whether inputs and outputs are int8, where the runtime has such files.
-        activation_bits: 8 or 16, likewise.
+        int8_ends, activation_bits: int8 inputs and outputs, 8 or 16 bits, where the runtime has such files.
         held_out: images that a file is tested on, of which some tell whether ``batches`` are like them.
         integers: by node, those of its layer's weight, which are kept where the runtime's kernels can have them.
         steps: are told, and take the errors of what is optional.

@@ -5,20 +5,17 @@ order, by operator and shape of the weight. In one of both files norms, activati
 the node before them, so the result behind these is compared. Files of integer operators (QLinearConv) are not.
 """
 
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import NodeProto
 from torch import Tensor
 
 from senseapp.core.texts import printable_text
-from senseapp.networks.onnx.graph import OnnxGraph
+from senseapp.networks.onnx.graph import Array, OnnxGraph
 from senseapp.networks.onnx.read import parsed_model
 from senseapp.records.check import APART, TensorDifference, TensorDivergence
 from senseapp.runtimes.onnxruntime.runtime import ForeignFile
@@ -29,14 +26,15 @@ _PRODUCTS = {
     **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "FusedGemm"), "MatMul"),
     "ConvTranspose": "ConvTranspose",
 }
+_STORED_BEHIND = frozenset({"Identity", "Cast", "Transpose", "QuantizeLinear", "DequantizeLinear", "Mul", "Reshape"})
+"""Operators between a stored weight and its product."""
 _FOLLOWED = frozenset({"BatchNormalization", "Relu", "Clip", "QuantizeLinear", "DequantizeLinear"})
 """Operators that quantizers and simplifiers make part of the one before, or insert behind it."""
 _BY_CONSTANTS = frozenset({"Mul", "Add", "Cast"})
 """The same where all other inputs are stored."""
 
-Array = npt.NDArray[Any]
-Names = tuple[str, str]
-"""What the reference and the candidate call a tensor."""
+Pair = tuple[tuple[str, str], NodeProto]
+"""What the reference and the candidate call a tensor, and the node of the reference that it begins with."""
 
 
 class _Values(OnnxGraph):
@@ -54,73 +52,33 @@ class _Values(OnnxGraph):
         stored = sum(self.tensor(name) is not None for name in node.input)
         return node.op_type in _FOLLOWED or (node.op_type in _BY_CONSTANTS and stored == len(node.input) - 1)
 
-    def computed(self) -> dict[str, NodeProto]:
-        """Return the node that computes each value, in order, without constants."""
-        return {name: node for node in self.nodes if node.op_type != "Constant" for name in node.output if name}
-
     def products(self) -> list[tuple[tuple[str, tuple[int, ...]], NodeProto]]:
         """Return products with weights, in order, by kind and shape of the weight."""
         found = []
         for node in self.nodes:
-            weight = self._weight(node.input[1]) if node.op_type in _PRODUCTS else None
-            if weight is not None:
-                kind = _PRODUCTS[node.op_type]
-                found.append(((kind, tuple(sorted(weight)) if kind == "MatMul" else weight), node))
+            kind = _PRODUCTS.get(node.op_type)
+            weight = None if kind is None else self.tensor(self.origin(node.input[1], _STORED_BEHIND))
+            if kind is not None and weight is not None:
+                found.append(((kind, tuple(sorted(weight.dims) if kind == "MatMul" else weight.dims)), node))
         return found
 
-    def _weight(self, name: str) -> tuple[int, ...] | None:
-        for _ in range(4):  # behind casts, transposes and a dequantization
-            held, maker = self.tensor(name), self.maker(name)
-            if held is not None:
-                return tuple(held.dims)
-            if maker is None or not maker.input:
-                return None
-            name = maker.input[0]
+
+def _difference(pair: Pair, mine: Mapping[str, Array], other: Mapping[str, Array]) -> TensorDifference | None:
+    """Return how far a tensor differs; None where it is not known in both files in one shape."""
+    (name, its), node = pair
+    values = mine.get(name)
+    arranged = _arranged(values, other.get(its)) if values is not None and values.size > 1 else None
+    if values is None or arranged is None:
         return None
-
-    def next_of(self, name: str, wanted: Collection[str]) -> set[str]:
-        """Return the nearest of the values ``wanted`` that are computed from ``name``."""
-        found, seen, pending = set[str](), {name}, [name]
-        while pending:
-            for node in self.readers(pending.pop()):
-                made = set(node.output) - seen
-                seen |= made
-                found |= made & set(wanted)
-                pending += made - set(wanted)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A tensor of both files, and the node of the reference that it begins with."""
-
-    names: Names
-    node: NodeProto
-
-    @property
-    def parts(self) -> list[str]:
-        """What it joins, which is compared one by one: small numbers count little beside large ones."""
-        return list(self.node.input) if self.node.op_type == "Concat" else []
-
-    def difference(self, mine: Mapping[str, Array], other: Mapping[str, Array]) -> TensorDifference | None:
-        """Return how far it differs; None where it is not known in both files in one shape."""
-        values = mine.get(self.names[0])
-        arranged = _arranged(values, other.get(self.names[1])) if values is not None and values.size > 1 else None
-        if values is None or arranged is None:
-            return None
-        axis, cuts = next((each.i for each in self.node.attribute if each.name == "axis"), 0), list[int]()
-        if axis != 0 and all(name in mine for name in self.parts):
-            cuts = list(itertools.accumulate(mine[name].shape[axis] for name in self.parts[:-1]))
-        count = min(len(values), len(arranged))
-        sides = zip(*(np.split(each[:count], cuts, axis=axis) for each in (values, arranged)), strict=True)
-        return TensorDifference(
-            name=printable_text(self.names[0]),
-            other="" if self.names[1] == self.names[0] else printable_text(self.names[1]),
-            operator=self.node.op_type,
-            node=self.node.name,
-            shape=tuple(values.shape),
-            difference=max(relative_difference(*side) for side in sides),
-        )
+    count = min(len(values), len(arranged))
+    return TensorDifference(
+        name=printable_text(name),
+        other="" if its == name else printable_text(its),
+        operator=node.op_type,
+        node=node.name,
+        shape=tuple(values.shape),
+        difference=relative_difference(values[:count], arranged[:count]),
+    )
 
 
 def tensor_divergence(
@@ -132,17 +90,13 @@ def tensor_divergence(
 ) -> TensorDivergence | None:
     """Return how far matched tensors of two files differ; None where few can be matched, or none can be run.
 
-    Args:
-        reference: content of the one file.
-        candidate: content of the other.
-        images: (N, C, H, W) as each of them takes them, the same pictures.
-        progress: told before each part.
+    ``images``, (N, C, H, W), are the same pictures as each of the files takes them.
     """
     ours, theirs = (_Values(parsed_model(content)) for content in (reference, candidate))
     mine, others = ours.products(), theirs.products()
     pairs = _by_name(ours, theirs)
     matched_by: Literal["name", "order"] = "name"
-    named = {pair.node.output[0] for pair in pairs}
+    named = {node.output[0] for _, node in pairs}
     if sum(node.output[0] in named for _, node in mine) < 0.5 * len(mine):
         pairs, matched_by = _in_order(ours, mine, theirs, others), "order"
     step = max(1, -(-len(pairs) // _MOST))
@@ -151,32 +105,35 @@ def tensor_divergence(
     for first in range(0, len(pairs), _AT_ONCE):
         some = pairs[first : first + _AT_ONCE]
         progress(f"Comparing tensors inside, {len(found)} of {len(pairs)}")
-        parts = [name for pair in some for name in pair.parts if ours.maker(name) is not None]
-        before = _computed(reference, [*(pair.names[0] for pair in some), *parts], images[0])
-        after = _computed(candidate, [pair.names[1] for pair in some], images[1])
-        found += [each for pair in some if (each := pair.difference(before, after)) is not None]
-    told = _without_other_values(found, ours)
+        before, after = (
+            _computed(content, [names[side] for names, _ in some], images[side])
+            for side, content in enumerate((reference, candidate))
+        )
+        found += [each for pair in some if (each := _difference(pair, before, after)) is not None]
+    told = _without_other_values(found)
     return TensorDivergence(tensors=told, matched_by=matched_by, images=len(images[0])) if told else None
 
 
-def _without_other_values(found: Sequence[TensorDifference], graph: _Values) -> tuple[TensorDifference, ...]:
-    """Return tensors without those that differ although all products behind them agree: these are other values."""
-    products = {each.name: each.difference for each in found if each.operator in _PRODUCTS}
-    told = []
-    for each in found:
-        after = graph.next_of(each.name, products) if each.difference >= APART else set()
-        if not after or any(products[name] >= APART / 2 for name in after):
+def _without_other_values(found: Sequence[TensorDifference]) -> tuple[TensorDifference, ...]:
+    """Return tensors without those that differ although the next product agrees: these are other values."""
+    told, next_product = list[TensorDifference](), float("inf")
+    for each in reversed(found):
+        if each.difference < APART or each.operator in _PRODUCTS or next_product >= APART / 2:
             told.append(each)
-    return tuple(told)
+        next_product = each.difference if each.operator in _PRODUCTS else next_product
+    return tuple(reversed(told))
 
 
-def _by_name(ours: _Values, theirs: _Values) -> list[_Pair]:
-    computed, others = ours.computed(), theirs.computed()
-    pairs: dict[str, _Pair] = {}
+def _by_name(ours: _Values, theirs: _Values) -> list[Pair]:
+    computed, others = (
+        {name: node for node in graph.nodes if node.op_type != "Constant" for name in node.output if name}
+        for graph in (ours, theirs)
+    )
+    pairs: dict[str, Pair] = {}
     for name, node in computed.items():
         if name in others:
             end = ours.end(name, others)
-            pairs.setdefault(end, _Pair((end, theirs.end(name, computed)), node))
+            pairs.setdefault(end, ((end, theirs.end(name, computed)), node))
     return list(pairs.values())
 
 
@@ -185,11 +142,11 @@ def _in_order(
     mine: Sequence[tuple[object, NodeProto]],
     theirs: _Values,
     others: Sequence[tuple[object, NodeProto]],
-) -> list[_Pair]:
+) -> list[Pair]:
     keys = [key for key, _ in mine], [key for key, _ in others]
     matched = SequenceMatcher(a=keys[0], b=keys[1], autojunk=False).get_matching_blocks()
     nodes = [(mine[block.a + place][1], others[block.b + place][1]) for block in matched for place in range(block.size)]
-    return [_Pair((ours.end(one.output[0], ()), theirs.end(other.output[0], ())), one) for one, other in nodes]
+    return [((ours.end(one.output[0], ()), theirs.end(other.output[0], ())), one) for one, other in nodes]
 
 
 def _computed(content: bytes, names: Sequence[str], images: Tensor) -> dict[str, Array]:

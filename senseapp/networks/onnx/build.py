@@ -9,7 +9,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import nn
 
-from senseapp.networks.onnx.infer import Facts, is_scalar
+from senseapp.networks.onnx.infer import Facts, is_scalar, main_input
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
 from senseapp.networks.onnx.modules import (
     Counted,
@@ -41,13 +41,9 @@ class StoredAs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAt:
-    """Where a node of the file reads a layer's parameter or buffer.
+    """Where the node of the file that computes ``output`` reads a layer's parameter or buffer: as which input.
 
-    Attributes:
-        output: first value that the node computes, which says which node it is.
-        position: among its inputs.
-        transposed: whether the layer holds it with its two axes exchanged.
-        shape: that the node reads it in.
+    ``shape`` is the one that it reads; ``transposed`` tells that the layer holds it with its two axes exchanged.
     """
 
     output: str
@@ -59,13 +55,9 @@ class ReadAt:
 def build_network(graph: TorchGraph, facts: Facts) -> BuiltNetwork:
     """Return a network that computes ``graph``, in ``eval()`` mode.
 
-    Args:
-        graph: in topological order.
-        facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
+    Its values, ``facts``, are known for one number of images where its batch is fixed, else for two.
     """
-    built = BuiltNetwork(graph=merge_activations(fix_known_values(graph, facts)), facts=facts)
-    built.build()
-    return built
+    return BuiltNetwork(graph=merge_activations(fix_known_values(graph, facts)), facts=facts).build()
 
 
 _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the values that these refer to
@@ -90,8 +82,8 @@ class BuiltNetwork:
     readers: dict[str, list[ReadAt]] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
 
-    def build(self) -> None:
-        """Add the modules and their calls to the network."""
+    def build(self) -> BuiltNetwork:
+        """Add the modules and their calls to the network, and return this."""
         layers = self._layers()
         for node, call in reversed(self._calls(layers)):
             if isinstance(call, Layer):
@@ -106,6 +98,7 @@ class BuiltNetwork:
         self.network.output_names = self.graph.outputs
         self.network.release_values()
         self.network.eval()
+        return self
 
     def _layers(self) -> dict[str, Layer]:
         """Return the layers, by node."""
@@ -121,7 +114,7 @@ class BuiltNetwork:
     def _calls(self, layers: Mapping[str, Layer]) -> list[tuple[Node, Layer | _Arguments]]:
         """Return the calls, last first, without those that compute constants only."""
         absorbed = {layer.absorbs.name for layer in layers.values() if layer.absorbs is not None}
-        wanted, makers = set(self.graph.outputs), self.graph.producers()
+        wanted = set(self.graph.outputs)
         calls: list[tuple[Node, Layer | _Arguments]] = []
         for node in reversed(self.graph.nodes):
             if wanted.isdisjoint(node.outputs):
@@ -133,7 +126,7 @@ class BuiltNetwork:
                 calls.append((node, layers[node.name]))
             else:
                 tensors: list[str] = []
-                slots = tuple(self._slot(node, position, tensors, makers) for position in range(len(node.inputs)))
+                slots = tuple(self._slot(node, position, tensors) for position in range(len(node.inputs)))
                 wanted.update(tensors)
                 calls.append((node, (slots, tensors)))
         return calls
@@ -213,7 +206,7 @@ class BuiltNetwork:
         self._place(path, operation)
         self._step(path, inputs, outputs)
 
-    def _slot(self, node: Node, position: int, tensors: list[str], makers: Mapping[str, Node]) -> Slot:
+    def _slot(self, node: Node, position: int, tensors: list[str]) -> Slot:
         """Return how an operation gets an input; adds the tensor that this needs to ``tensors``."""
         name, operator = node.inputs[position], operation_of(node)
         constant = self.graph.constants.get(name)
@@ -226,9 +219,9 @@ class BuiltNetwork:
             return constant.value.tolist()
         if position in operator.scalars and constant is not None and is_scalar(constant.value):
             return constant.value.item()
-        if is_number and (found := counted_numbers(name, self.facts, makers)) is not None:
-            tensors.append(found[0])
-            return replace(found[1], index=len(tensors) - 1)
+        if is_number and (found := counted_numbers(name, self.facts)) is not None:
+            tensors.append(main_input(self.graph).name)
+            return replace(found, index=len(tensors) - 1)
         tensors.append(name)
         return Positional(len(tensors) - 1, as_numbers=is_number)
 
@@ -272,20 +265,16 @@ def reshape_target(node: Node, facts: Facts) -> Counted | None:
     return Counted(numbers=(*map(Length, range(kept)), *rest[:-1], last), scalar=False, index=0)
 
 
-def counted_numbers(name: str, facts: Facts, makers: Mapping[str, Node]) -> tuple[str, Counted] | None:
-    """Return how the numbers in ``name`` follow from the batch, and the tensor that it is counted by.
+def counted_numbers(name: str, facts: Facts) -> Counted | None:
+    """Return how the numbers in ``name`` follow from the images, whose number is the first length of the input.
 
-    None where they do not simply grow with it. ``makers`` are the nodes that compute each value.
+    None where they do not simply grow with it.
     """
     known = [values[name] for _, values in facts]
     if any(each.is_meta or each.is_floating_point() for each in known):
         return None
-    for source in _measured(name, makers):
-        grown = _grown([tuple(values[source].shape) for _, values in facts], facts)
-        numbers = _with_images([each.reshape(-1).tolist() for each in known], facts, grown)
-        if grown is not None and numbers is not None:
-            return source, Counted(numbers=numbers, scalar=known[0].ndim == 0, index=0)
-    return None
+    numbers = _with_images([each.reshape(-1).tolist() for each in known], facts, Length(0))
+    return None if numbers is None else Counted(numbers=numbers, scalar=known[0].ndim == 0, index=0)
 
 
 def _grown(shapes: Sequence[Sequence[int]], facts: Facts) -> Length | None:
@@ -311,18 +300,3 @@ def _with_images(
         else:
             return None
     return tuple(numbers)
-
-
-def _measured(name: str, makers: Mapping[str, Node]) -> list[str]:
-    """Return the tensors from whose shapes ``name`` was computed."""
-    pending, seen, found = [name], set[str](), list[str]()
-    while pending:
-        node = makers.get(pending.pop())
-        if node is None or node.name in seen:
-            continue
-        seen.add(node.name)
-        if node.op in ("Shape", "Size"):
-            found.append(node.inputs[0])
-        else:
-            pending.extend(node.inputs)
-    return found

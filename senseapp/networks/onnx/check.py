@@ -35,12 +35,8 @@ def check(
 ) -> float:
     """Return the largest relative difference between outputs of ``network`` and of onnxruntime.
 
-    Args:
-        network: built from ``graph``.
-        graph: of the file.
-        inputs: by name, for any number of images.
-        batch: images that onnxruntime takes in one run.
-        tolerance: relative to the largest number of each output.
+    ``graph`` is that of the file, which onnxruntime runs on ``batch`` images at once; ``inputs``, by name, are for any
+    number of images, and ``tolerance`` is relative to the largest number of each output.
 
     Raises:
         Differs: they differ by more, and not only because the network amplifies rounding: a step gives other numbers
@@ -155,12 +151,11 @@ def first_unlike(
                 results = step.run(values)
             for name, mine in zip(step.outputs, results, strict=False):
                 other = theirs.get(name)
-                if other is None or (other.shape != tuple(mine.shape) and not is_one_run):
-                    values[name] = mine
-                elif _difference(mine, other) > tolerance:
-                    return name
-                else:
-                    values[name] = torch.from_numpy(other).to(mine.dtype)
+                if other is not None and (is_one_run or other.shape == tuple(mine.shape)):
+                    if _difference(mine, other) > tolerance:
+                        return name
+                    mine = torch.from_numpy(other).to(mine.dtype)
+                values[name] = mine
             for name in step.done:
                 values.pop(name, None)
     return ""

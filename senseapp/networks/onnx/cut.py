@@ -30,12 +30,9 @@ _PASSED = frozenset({"Identity", "Reshape", "Flatten", "Cast", "Squeeze", "Unsqu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCut:
-    """What remains of a graph's outputs.
+    """What remains of a graph's outputs, and those that are ``lost`` behind the ``barrier`` nearest to the input.
 
-    Attributes:
-        candidates: outputs of the file that can be measured, values that others were cut at, and logits of both;
-            without shapes.
-        lost: outputs of the file behind a barrier, and the barrier's node nearest to the input.
+    Candidates are outputs of the file that can be measured, values that others were cut at, and logits of both.
     """
 
     candidates: tuple[OutputFacts, ...]
@@ -119,8 +116,7 @@ def usual_choice(candidates: Sequence[OutputFacts], batch: int) -> tuple[str, ..
     for each in candidates:
         if each.kind == "logits":
             continue
-        before = logits.get(each.name)
-        if before is not None:
+        if (before := logits.get(each.name)) is not None:
             first, *rest = before.shape or (0,)
             is_row_per_image = first == batch and rest and sum(length > 1 for length in rest) <= 1
             each = before if before.operator == "Softmax" or is_row_per_image else each

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from senseapp.core.texts import first_names, plural
 from senseapp.networks.onnx.graph import OnnxGraph, tensor_in
@@ -26,16 +26,10 @@ class ChangedTensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxDifference:
-    """What differs between two files.
+    """What differs between two files: tensors, nodes by kind, keys of metadata.
 
-    Attributes:
-        tensors: those with other numbers.
-        added_tensors, removed_tensors: names of stored tensors.
-        added_nodes, removed_nodes: by kind, how many.
-        changed_nodes: nodes that read or compute values of other names, and convolutions with other groups.
-        declared: names of values that are declared with other shapes, or no longer.
-        metadata: keys of entries with other values.
-        otherwise_identical: whether all else is the same.
+    ``changed_nodes`` read or compute values of other names, or have other groups; ``declared`` are names of values that
+    are declared with other shapes, or no longer.
     """
 
     tensors: tuple[ChangedTensor, ...]
@@ -90,7 +84,7 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
     tensors, kept = old.tensors(), new.tensors()
     nodes, edited = _nodes(old), _nodes(new)
     kinds, edited_kinds = Counter(map(_kind, nodes.values())), Counter(map(_kind, edited.values()))
-    declared, metadata = _declared(old).items() ^ _declared(new).items(), _metadata(old) ^ _metadata(new)
+    (declared, metadata, rest), (redeclared, new_metadata, new_rest) = _rest(old), _rest(new)
     return OnnxDifference(
         tensors=tuple(
             changed
@@ -102,9 +96,9 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
         added_nodes=Counter(op for op, _ in (edited_kinds - kinds).elements()),
         removed_nodes=Counter(op for op, _ in (kinds - edited_kinds).elements()),
         changed_nodes=tuple(key for key, node in nodes.items() if key in edited and node != edited[key]),
-        declared=tuple(sorted({name for name, _ in declared})),
-        metadata=tuple(sorted({key for key, _ in metadata})),
-        otherwise_identical=_rest(old) == _rest(new),
+        declared=tuple(sorted({name for name, _ in declared ^ redeclared})),
+        metadata=tuple(sorted({key for key, _ in metadata ^ new_metadata})),
+        otherwise_identical=rest == new_rest,
     )
 
 
@@ -121,23 +115,18 @@ def _kind(node: NodeProto) -> tuple[str, bytes]:
     return node.op_type, bytes(bare.SerializeToString())
 
 
-def _declared(graph: OnnxGraph) -> dict[str, bytes]:
-    listed = (each for each in graph.model.graph.input if each.name in graph.initializers)
-    return {each.name: each.SerializeToString() for each in (*graph.model.graph.value_info, *listed)}
-
-
-def _metadata(graph: OnnxGraph) -> set[tuple[str, str]]:
-    return {(each.key, each.value) for each in graph.model.metadata_props}
-
-
-def _rest(graph: OnnxGraph) -> ModelProto:
-    """Return the model without nodes, tensors, declarations between nodes and metadata."""
-    model = ModelProto()
+def _rest(graph: OnnxGraph) -> tuple[set[tuple[str, bytes]], set[tuple[str, str]], ModelProto]:
+    """Return declarations of values between nodes, entries of metadata, and the model without these and tensors."""
+    model, listed = ModelProto(), list[ValueInfoProto]()
     model.CopyFrom(graph.model)
-    inputs = [each for each in model.graph.input if each.name not in graph.initializers]
-    del model.graph.input[:], model.graph.value_info[:], model.metadata_props[:]
-    model.graph.input.extend(inputs)
-    return model
+    for each in list(model.graph.input):
+        if each.name in graph.initializers:
+            model.graph.input.remove(each)
+            listed.append(each)
+    declared = {(each.name, each.SerializeToString()) for each in (*model.graph.value_info, *listed)}
+    metadata = {(each.key, each.value) for each in model.metadata_props}
+    del model.graph.value_info[:], model.metadata_props[:]
+    return declared, metadata, model
 
 
 def _changed(name: str, before: TensorProto, after: TensorProto) -> ChangedTensor | None:

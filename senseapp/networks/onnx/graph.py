@@ -6,10 +6,10 @@ Parts that nobody changes (metadata, documentation, declarations, functions) are
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,7 @@ class OnnxGraph:
     a valid graph. Makers and readers are found anew after each change that a method of this class makes; whoever writes
     names into a node directly calls :meth:`rewired` afterwards.
 
-    Attributes:
-        nodes: in the order of the file.
-        initializers: by name, in the order of the file.
-        model: the rest of the model, whose graph has no nodes and no initializers here.
+    :attr:`model` is the rest of the model, whose graph has no nodes and no initializers here.
     """
 
     def __init__(self, model: bytes | ModelProto) -> None:
@@ -91,23 +88,25 @@ class OnnxGraph:
         held = {node.output[0]: tensor for node in self.nodes if (tensor := tensor_in(node)) is not None}
         return {**self.initializers, **held}
 
-    def array(self, value: str) -> Array | None:
-        """Return the numbers of a stored tensor, also behind Identity; None for other values."""
+    def origin(self, value: str, through: Container[str] = ("Identity",)) -> str:
+        """Return the value whose numbers these operators, and others of them before, pass on as their first input."""
         for _ in self.nodes:  # and not for ever, where they run in a circle
             maker = self.maker(value)
-            if maker is None or maker.op_type != "Identity":
+            if maker is None or maker.op_type not in through or not maker.input:
                 break
             value = maker.input[0]
-        found = self.tensor(value)
+        return value
+
+    def array(self, value: str) -> Array | None:
+        """Return the numbers of a stored tensor, also behind Identity; None for other values."""
+        found = self.tensor(self.origin(value))
         return None if found is None else np.array(onnx.numpy_helper.to_array(found))
 
     def fresh(self, wanted: str) -> str:
         """Return ``wanted``, or with a number behind it where a value has that name."""
-        taken, number, name = {*self._index()[0], *self.initializers, *self.inputs}, 0, wanted
-        while name in taken:
-            number += 1
-            name = f"{wanted}.{number}"
-        return name
+        taken = {*self._index()[0], *self.initializers, *self.inputs}
+        names = chain([wanted], (f"{wanted}.{number}" for number in count(1)))
+        return next(name for name in names if name not in taken)
 
     # Changes
 
@@ -130,12 +129,6 @@ class OnnxGraph:
         """Let an input of a node read another value."""
         node.input.extend([""] * (position + 1 - len(node.input)))
         node.input[position] = value
-        self.rewired()
-
-    def replace(self, old: str, new: str) -> None:
-        """Let every node that reads the value ``old`` as an input read ``new``."""
-        for node in self.readers(old):
-            node.input[:] = [new if name == old else name for name in node.input]
         self.rewired()
 
     def insert(self, *nodes: NodeProto, after: NodeProto | None = None) -> None:
@@ -176,8 +169,19 @@ class OnnxGraph:
         del self.model.graph.output[:]
         self.model.graph.output.extend(outputs)
 
+    def take_images(self, name: str, shape: Sequence[int]) -> None:
+        """Declare the lengths of an input; a free number of images stays free."""
+        taken = next(each for each in self.model.graph.input if each.name == name)
+        first, *others = taken.type.tensor_type.shape.dim
+        if first.dim_value > 0:
+            first.dim_value = shape[0]
+        else:
+            first.dim_param = "batch"
+        for dim, length in zip(others, shape[1:], strict=True):
+            dim.dim_value = length
+
     def sort(self) -> None:
-        """Put the nodes in topological order, as near as possible to their own.
+        """Put the nodes in topological order; they stay where they are in one.
 
         Raises InvalidCheckpoint where two nodes compute one value, or the graph is a circle.
         """
@@ -186,20 +190,14 @@ class OnnxGraph:
             for output in filter(None, node.output):
                 if makers.setdefault(output, index) != index:
                     raise InvalidCheckpoint(f"Two nodes compute “{output}”; in a graph each value is computed once.")
-        before = (map(makers.__getitem__, makers.keys() & read_by(node)) for node in self.nodes)
-        sorter: TopologicalSorter[int] = TopologicalSorter(dict(enumerate(before)))
+        before = [sorted(makers[name] for name in makers.keys() & read_by(node)) for node in self.nodes]
         try:
-            sorter.prepare()
+            order = list(TopologicalSorter(dict(enumerate(before))).static_order())
         except CycleError as error:
             stuck = label(self.nodes[error.args[1][0]])
             raise InvalidCheckpoint(f"The graph runs in a circle through {stuck}; it can never be computed.") from error
-        order, ready = list[NodeProto](), list[int]()
-        while sorter.is_active():
-            for index in sorter.get_ready():
-                heapq.heappush(ready, index)
-            order.append(self.nodes[ready[0]])
-            sorter.done(heapq.heappop(ready))
-        self.nodes = order
+        if any(each and index <= each[-1] for index, each in enumerate(before)):
+            self.nodes = [self.nodes[index] for index in order]
 
     # What is made of it
 
@@ -311,6 +309,18 @@ def bodies_of(node: NodeProto) -> list[GraphProto]:
         for attribute in node.attribute
         for body in ([attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs)
     ]
+
+
+def unique_names(nodes: Iterable[NodeProto]) -> list[str]:
+    """Return a name of its own for each node: the file's where it is one, else with a number, or its operator's."""
+    found, counters = dict[str, None](), Counter[str]()
+    for node in nodes:
+        name, wanted = node.name, node.name or node.op_type
+        while not name or name in found:
+            counters[wanted] += 1
+            name = f"{wanted}_{counters[wanted]}"
+        found[name] = None
+    return list(found)
 
 
 def label(node: NodeProto) -> str:

@@ -40,8 +40,7 @@ class Layer:
 
     Attributes:
         tensors: by attribute of the module. All nodes that use the main one, ``weight``, share one module.
-        data: the value that it is called on.
-        pads, crop: what is added around its input, and cut from its output, where the module itself cannot.
+        pads, crop: what is added around its input ``data``, and cut from its output, where the module itself cannot.
         absorbs: the node after it, a sum with the bias, that is part of the layer.
         apart: where the node was found, for layers of vectors: files store equal vectors of several layers once.
     """
@@ -78,12 +77,11 @@ class Layer:
         for name, tensors in self.tensors.items():
             if name.startswith("running"):
                 module.register_buffer(name, tensors.of(constants))
-            elif constants[tensors.name].value.ndim < 2:  # equal vectors of different layers are stored once
-                module.register_parameter(name, nn.Parameter(tensors.of(constants)))
             else:
-                if tensors not in parameters:
-                    parameters[tensors] = nn.Parameter(tensors.of(constants))
-                module.register_parameter(name, parameters[tensors])
+                own = nn.Parameter(tensors.of(constants))
+                # equal vectors of different layers are stored once
+                own = parameters.setdefault(tensors, own) if constants[tensors.name].value.ndim > 1 else own
+                module.register_parameter(name, own)
         if isinstance(module, BATCH_NORMS):
             module.num_batches_tracked = torch.zeros((), dtype=torch.int64)
         return module.eval()

@@ -6,7 +6,7 @@ Where that does not say how images are prepared, the first nodes tell, else it i
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from senseapp.core.foreign_values import (
     BadValue,
@@ -43,6 +43,7 @@ _BYTE_OFFSET, _BYTE_FACTOR = 2.0, 0.05
 """Larger offsets and divisors, and smaller factors, belong to values from 0 to 255."""
 
 
+Length = TypeVar("Length", int, int | None)
 _USUAL_VALUES: Mapping[str, tuple[str, tuple[float, ...], tuple[float, ...]]] = {
     "shares": ("values from 0 to 1", (0.0,), (1.0,)),
     "bytes": ("values from 0 to 255", (0.0,), (1 / 255,)),
@@ -109,9 +110,7 @@ def _listed(written: str, read: Any) -> list[str]:
     except BadValue:
         return []
     if isinstance(found, dict):
-        if set(found) != set(range(len(found))):
-            return []
-        found = [found[index] for index in range(len(found))]
+        found = [found.get(index) for index in range(len(found))]
     return found if isinstance(found, list) and all(isinstance(each, str) for each in found) else []
 
 
@@ -183,11 +182,7 @@ def _numbers(told: object, count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualPreparation:
-    """A preparation of images, what it is called beside others, and sentences on why it was taken.
-
-    Attributes:
-        evidence: how it is known: ``file`` (its metadata), ``graph`` (its first nodes), ``family``, or ``assumed``.
-    """
+    """A preparation of images, what it is called beside others, sentences on why it was taken, and how it is known."""
 
     preprocessing: Preprocessing
     words: str
@@ -200,13 +195,12 @@ class UsualPreparation:
             return self
         values, statistics = _usual(usual.values, len(self.preprocessing.mean))
         words = f"{values}, channels in the order bgr" if usual.channel_order == "bgr" else values
-        order = usual.channel_order or "rgb"
-        found = replace(self.preprocessing, **statistics, channel_order=order, fit=usual.fit)
+        found = replace(self.preprocessing, **statistics, channel_order=usual.channel_order or "rgb", fit=usual.fit)
         sentence = f"The file does not say how its images are prepared: it gets {words}, as of {usual.family}."
         return replace(self, preprocessing=found, words=words, notes=(sentence,), evidence="family")
 
 
-def is_channels_last(shape: Sequence[int]) -> bool:
+def is_channels_last(shape: Sequence[int | None]) -> bool:
     """Return whether images of this shape, batch included, are (N, H, W, C).
 
     >>> is_channels_last((1, 224, 224, 3)), is_channels_last((1, 3, 224, 224)), is_channels_last((1, 3, 3, 3))
@@ -217,7 +211,7 @@ def is_channels_last(shape: Sequence[int]) -> bool:
 
 def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPreparation:
     """Return the preparation to begin with; images with labels can show that another one is right."""
-    shape = image_shape(opened)
+    shape = image_shape(opened.input_shape)
     told = preparation_in(opened.metadata, shape)
     if told is not None:
         return UsualPreparation(preprocessing=told, words="as the file says")
@@ -239,10 +233,10 @@ def _usual(values: str, channels: int) -> tuple[str, dict[str, Any]]:
     return words, {"mean": channel_statistics(mean, channels), "std": channel_statistics(std, channels)}
 
 
-def image_shape(opened: OpenedOnnx) -> tuple[int, int, int]:
-    """Return channels, height and width of the images that the network takes."""
-    _, first, second, third = opened.input_shape
-    return (third, first, second) if is_channels_last(opened.input_shape) else (first, second, third)
+def image_shape(shape: Sequence[Length]) -> tuple[Length, Length, Length]:
+    """Return channels, height and width of images of a shape that includes the batch."""
+    _, first, second, third = shape
+    return (third, first, second) if is_channels_last(shape) else (first, second, third)
 
 
 def _values(opened: OpenedOnnx) -> tuple[str, str]:

@@ -111,10 +111,8 @@ class Stored:
 class ImageInput:
     """How float32 images (N, C, H, W) become the only input of a graph.
 
-    Attributes:
-        channels_last: the graph takes (N, H, W, C).
-        dtype: of the graph's input; values are rounded where it holds whole numbers.
-        batch: images that the graph takes at once; None for any number.
+    With ``channels_last`` it takes (N, H, W, C), with a ``batch`` so many images at once. Values are rounded where its
+    ``dtype`` holds whole numbers.
     """
 
     channels_last: bool = False
@@ -171,23 +169,21 @@ class OnnxNetwork(Scope):
         """Return the outputs for images before :attr:`reader`."""
         assert self.images is not None
         size = self.images.batch
-        passes = (images,) if size in (None, len(images)) else torch.split(images, size)
-        parts = [self._outputs_for(part) for part in passes]
-        outputs = parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
+        if size in (None, len(images)):
+            outputs = self._outputs((self.images.of(images),))
+        else:
+            parts = ((len(part), self._outputs((self.images.of(part),))) for part in torch.split(images, size))
+            outputs = tuple(
+                map(torch.cat, zip(*([each[:count] for each in part] for count, part in parts), strict=True))
+            )
         return outputs[0] if len(outputs) == 1 else outputs
 
     def extra_repr(self) -> str:
         """Name what the network was read from."""
         return self.origin
 
-    def _outputs_for(self, images: Tensor) -> tuple[Tensor, ...]:
-        assert self.images is not None
-        whole = self._outputs((self.images.of(images),))
-        return whole if self.images.batch in (None, len(images)) else tuple(each[: len(images)] for each in whole)
-
     def _outputs(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        values = self._run(inputs, frozenset())
-        return tuple(values[name] for name in self.output_names)
+        return tuple(map(self._run(inputs, frozenset()).__getitem__, self.output_names))
 
     def release_values(self) -> None:
         """Let values go after their last use."""
@@ -221,33 +217,16 @@ def layers_of_products(model: nn.Module) -> dict[str, str]:
     names = {module: name for name, module in model.named_modules()}
     reasons: dict[str, str] = {}
     for network in (each for each in model.modules() if isinstance(each, OnnxNetwork)):
-        makers = {output: step for step in network.steps for output in step.outputs}
+        nearest: dict[str, set[nn.Module]] = {}  # layers before a value, across norms and what has no weights
         for step in network.steps:
             module = getattr(step.holder, step.attribute)
-            if not isinstance(module, Operation) or module.op not in _PRODUCTS:
-                continue
-            factors = [layers for name in step.inputs if (layers := _layers_before([name], makers))]
-            if len(factors) > 1:
+            factors = [layers for name in step.inputs if (layers := nearest.get(name))]
+            is_layer = isinstance(module, (*CONVOLUTIONS, nn.Linear))
+            nearest |= dict.fromkeys(step.outputs, {module} if is_layer else set().union(*factors))
+            if isinstance(module, Operation) and module.op in _PRODUCTS and len(factors) > 1:
                 why = (
                     f"Attention is written as matrix products in the file (“{names[module]}”): heads are not pruned in "
                     "ONNX files, only in modules of timm."
                 )
                 reasons |= {names[layer]: why for layers in factors for layer in layers} | reasons
     return reasons
-
-
-def _layers_before(values: Iterable[str], makers: Mapping[str, Step]) -> list[nn.Module]:
-    """Return the nearest layers that ``values`` are computed by, across norms and what has no weights."""
-    pending, seen, found = list(values), set[str](), list[nn.Module]()
-    while pending:
-        value = pending.pop()
-        if value in seen or value not in makers:
-            continue
-        seen.add(value)
-        step = makers[value]
-        module = getattr(step.holder, step.attribute)
-        if isinstance(module, (*CONVOLUTIONS, nn.Linear)):
-            found.append(module)
-        else:
-            pending.extend(step.inputs)
-    return found

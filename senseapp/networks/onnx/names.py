@@ -3,10 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import reduce
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 
-from senseapp.core.foreign_values import BadValue, read_python
+from senseapp.core.foreign_values import BadValue, items, read_python
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 # modules in modules, and characters of one: far above torch's networks; names of functions add some
@@ -22,33 +23,20 @@ def module_path(metadata: Mapping[str, str], node_name: str) -> str | None:
     torch's newer exporter stores the modules around a node, outermost first, the node itself last; its older one names
     nodes ``/layer1/layer1.0/conv1/Conv``. Of all metadata only the module names are read.
     """
-    stored = metadata.get(_SCOPES)
-    if stored is not None and len(stored) < 10_000:
-        scopes = _listed(stored)
-        if scopes:
-            return scopes[-2] if len(scopes) > 1 else ""
+    stored = metadata.get(_SCOPES, "")
+    with suppress(BadValue):
+        scopes = items(read_python(stored), "scopes") if len(stored) < 10_000 else []
+        if named := [each for each in scopes if isinstance(each, str)]:
+            return named[-2] if len(named) > 1 else ""
     if node_name.startswith("/") and node_name.count("/") < _DEEPEST * 4:
         return ".".join(_merged(node_name.split("/")[1:-1]))
     return None
 
 
-def _listed(text: str) -> list[str]:
-    try:
-        found = read_python(text)
-    except BadValue:
-        return []
-    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
-
-
 def _merged(parts: list[str]) -> list[str]:
     """Return path parts without those that the next one repeats: layer1, layer1.0 → layer1.0."""
-    merged: list[str] = []
-    for part in filter(None, parts):
-        if merged and part.startswith(f"{merged[-1]}."):
-            merged[-1] = part
-        else:
-            merged.append(part)
-    return merged
+    parts = list(filter(None, parts))
+    return [part for part, after in zip_longest(parts, parts[1:], fillvalue="") if not after.startswith(f"{part}.")]
 
 
 def modules_in(name: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Normalised graph of an ONNX file: ordered, named, with constants stored in one place and folded."""
 
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoPr
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by, tensor_in
+from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by, tensor_in, unique_names
 from senseapp.networks.onnx.names import module_path
 from senseapp.networks.onnx.operators import NEVER_RUN, is_read
 from senseapp.networks.onnx.read import read_graph
@@ -103,25 +103,13 @@ class _Reading:
         self.integers = any(each.op_type.startswith("QLinear") for each in file.nodes)
 
     def nodes(self, stored: Iterable[NodeProto], names: ChainMap[str, str], inside: str = "") -> tuple[Node, ...]:
-        """Return the nodes of one graph but Constants, each with a name of its own.
+        """Return the nodes of one graph but Constants, each with a name of its own that begins with ``inside``.
 
-        Args:
-            stored: in the order of the graph.
-            names: what values that the nodes and their bodies may read are called here, by their own names.
-            inside: begins the names of nodes.
+        ``names`` are what values that the nodes and their bodies may read are called here, by their own names.
         """
-        taken, counters = set[str](), Counter[str]()
-        nodes: list[Node] = []
-        for each in stored:
-            if each.op_type == "Constant":
-                continue
-            name, wanted = each.name, each.name or each.op_type
-            while not name or name in taken:
-                counters[wanted] += 1
-                name = f"{wanted}_{counters[wanted]}"
-            taken.add(name)
-            nodes.append(self._node(each, inside + name, names))
-        return tuple(nodes)
+        computing = [each for each in stored if each.op_type != "Constant"]
+        named = zip(computing, unique_names(computing), strict=True)
+        return tuple(self._node(each, inside + name, names) for each, name in named)
 
     def _node(self, stored: NodeProto, name: str, names: ChainMap[str, str]) -> Node:
         captured = tuple(sorted(name for name in read_by(stored).difference(stored.input) if name in names))

@@ -41,7 +41,6 @@ class OpenedOnnx:
     """A network from an ONNX file with its inputs, outputs and metadata.
 
     Attributes:
-        content: of the file.
         network: in ``eval()`` mode, float32, on the CPU.
         input_name, input_shape: of the images, as the file has them, batch included.
         size: height and width that the network takes where the file leaves them free.
@@ -49,15 +48,13 @@ class OpenedOnnx:
         free_axes: axes of the input whose length the file leaves free. Only the batch stays free in the network.
         other_inputs: names of what the network takes besides images.
         batch: images that the network takes at once; None where it takes any number.
-        outputs: names of the network's outputs, in their order.
-        candidates: values that could be outputs instead.
+        outputs, candidates: names of the network's outputs, in their order, and values that could be outputs instead.
         tensors: which tensor of the file each parameter holds.
         readers: which nodes of the file read each parameter of a layer.
         difference: from onnxruntime, relative to the largest number of an output.
         barrier: the node that the network ends before although onnxruntime could compute it; empty without one.
         in_runtime: whether the file was read so that onnxruntime computes what the operator table lacks.
-        metadata: texts that the file holds about itself, by key.
-        notes: sentences for people on how the file was read.
+        metadata, notes: texts that the file holds about itself, and sentences on how it was read.
     """
 
     content: bytes = field(repr=False)

@@ -222,7 +222,11 @@ def _checked_opset(model: ModelProto) -> ModelProto:
 
 def _as_float32(model: ModelProto) -> set[str]:
     """Change half-precision tensors, casts and declarations to float32, in place; return of which types there were."""
-    found = {_widen(tensor) for tensor in tensors_in(model)}
+    found = set[int]()
+    for tensor in tensors_in(model):
+        if tensor.data_type in _HALF_TYPES:
+            found.add(tensor.data_type)
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name))
     for graph in graphs_in(model):
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type in _HALF_TYPES:
@@ -234,14 +238,6 @@ def _as_float32(model: ModelProto) -> set[str]:
                 found.add(attribute.i)
                 attribute.i = TensorProto.FLOAT
     return {name for kind, name in _HALF_TYPES.items() if kind in found}
-
-
-def _widen(tensor: TensorProto) -> int:
-    """Make ``tensor`` float32 if it is of half precision; return its type before."""
-    before: int = tensor.data_type
-    if before in _HALF_TYPES:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name))
-    return before
 
 
 def check_loops(model: ModelProto) -> None:

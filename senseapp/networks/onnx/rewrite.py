@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +50,9 @@ def fold_constants(graph: TorchGraph) -> TorchGraph:
         if not known or is_layer or entry_of(node.op, node.version) is None:
             left.append(node)
             continue
-        key = (node.op, tuple((name, _hashable(value)) for name, value in sorted(node.attributes.items())), node.inputs)
+        told = sorted(node.attributes.items())
+        told = [(name, (at.dtype, at.tolist()) if isinstance(at, Tensor) else at) for name, at in told]
+        key = (node.op, repr(told), node.inputs)
         if key in computed or node.op == "Identity":
             renamed.update(zip(node.outputs, computed.get(key, node.inputs), strict=False))
             continue
@@ -92,12 +93,6 @@ def _derived(node: Node, source: Constant | None, value: Tensor) -> Constant:
     )
 
 
-def _hashable(value: Any) -> object:
-    if isinstance(value, Tensor):
-        return (value.shape, value.dtype, tuple(value.flatten().tolist()) if value.numel() < 64 else id(value))
-    return tuple(value) if isinstance(value, list) else value
-
-
 def fix_known_values(graph: TorchGraph, facts: infer.Facts) -> TorchGraph:
     """Turn values that are known and the same at every batch into constants; drop what only led to them."""
     constants = dict(graph.constants)
@@ -135,8 +130,12 @@ def take_branches(graph: TorchGraph) -> TorchGraph:
             taken += 1
             constants.update(body.constants)
             values |= {name: each.value for name, each in body.constants.items()}
-            results = zip(node.outputs, body.outputs, strict=True)
-            named = [_identity(node, value, output) for output, value in results if output]
+            alias = replace(node, op="Identity", attributes={}, captured=())  # by the name that the rest reads
+            named = [
+                replace(alias, name=f"{node.name}/{output}", inputs=(value,), outputs=(output,))
+                for output, value in zip(node.outputs, body.outputs, strict=True)
+                if output
+            ]
             pending.extendleft(reversed([*body.nodes, *named]))
             continue
         nodes.append(node)
@@ -159,24 +158,13 @@ def _branch(node: Node, values: infer.Values) -> TorchGraph | None:
     return body if isinstance(body, TorchGraph) and len(body.outputs) == len(node.outputs) else None
 
 
-def _identity(node: Node, value: str, output: str) -> Node:
-    """Return a node that gives a result of a branch of ``node`` the name that the rest of the graph reads."""
-    name, version = f"{node.name}/{output}", node.version
-    return Node(name=name, op="Identity", version=version, inputs=(value,), outputs=(output,), attributes={})
-
-
 def free_batch(
     graph: TorchGraph, reference: infer.Values, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[TorchGraph, infer.Values]:
     """Return ``graph`` rewritten so that it takes inputs of ``shapes``, with its values for them.
 
     A node that would not follow, such as a Reshape or the Concat of a class token, is rewritten from the shapes that it
-    has for one image.
-
-    Args:
-        graph: as it was exported for one image.
-        reference: values for one image.
-        shapes: of the inputs, for two images.
+    has for one image, for which ``graph`` was exported and has the values ``reference``; ``shapes`` are for two.
 
     Raises UnsupportedModel where a node does not follow, or an output is not one per image.
     """
@@ -324,12 +312,10 @@ def _is_number(name: str, graph: TorchGraph) -> bool:
 
 def _known(parts: Sequence[Node], source: str, graph: TorchGraph) -> tuple[str, int] | None:
     """Return the operator that computes from ``source`` what ``parts``, the last node first, do; None for others."""
-    values: Mapping[str, torch.Tensor] = {source: _ARGUMENTS}
+    numbers = {name for node in parts for name in node.inputs if _is_number(name, graph)}
+    values = {name: graph.constants[name].value.double().reshape(()) for name in numbers} | {source: _ARGUMENTS}
     for node in reversed(parts):
-        known = {name: graph.constants[name].value for name in node.inputs if _is_number(name, graph)}
-        numbers = {name: value.double().reshape(()) for name, value in known.items()}
-        operands = [{**values, **numbers}[name] if name else None for name in node.inputs]
-        values = {**values, node.outputs[0]: infer.evaluate(node, operands)[0]}
+        values[node.outputs[0]] = infer.evaluate(node, [values.get(name) for name in node.inputs])[0]
     found = values[parts[0].outputs[0]]
     if found.shape != _ARGUMENTS.shape:
         return None

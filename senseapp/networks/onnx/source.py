@@ -158,8 +158,7 @@ def _check_settings(spec: ModelSpec) -> None:
         "a number of classes": spec.num_classes,
         "a number of channels": spec.in_chans,
     }
-    setting = next((what for what, value in told.items() if value), "")
-    if setting:
+    if setting := next((what for what, value in told.items() if value), ""):
         raise InvalidSpec(
             f"An ONNX file brings its own weights and sizes, so {setting} cannot be chosen. Leave it out."
         )
@@ -180,7 +179,7 @@ def _check_input(opened: OpenedOnnx, spec: ModelSpec) -> None:
             f"The input “{opened.input_name}” has the shape {tuple(shape)}; images are (N, C, H, W) or (N, H, W, C)."
             " Only networks of such images are measured."
         )
-    _, height, width = metadata.image_shape(opened)
+    _, height, width = metadata.image_shape(opened.input_shape)
     if spec.img_size not in (None, height) or spec.img_size not in (None, width):
         raise InvalidSpec(
             f"The file is fixed to images of {height} × {width} pixels, got img_size {spec.img_size}. Leave it empty, "
@@ -253,20 +252,20 @@ def _readers_of(task: Task, opened: OpenedOnnx, prepared: Preprocessing, key: st
     """Return what may read the outputs of a network, by those for an image of noise; with ``key`` that of a setting."""
     if key:
         return (task.reader_of(key),)
-    num_classes = len(metadata.names_in(opened.metadata))
-    if not task.readers(_like_outputs(opened, opened.outputs), metadata.image_shape(opened)[1:], num_classes):
+    num_classes, size = len(metadata.names_in(opened.metadata)), metadata.image_shape(opened.input_shape)[1:]
+    if not task.readers(_like_outputs(opened, opened.outputs), size, num_classes):
         return ()
     generator = torch.Generator().manual_seed(0)
     mean, std = (torch.tensor(each)[:, None, None] for each in (prepared.mean, prepared.std))
     noise = (torch.rand((1, *prepared.input_shape), generator=generator) - mean) / std
     with torch.no_grad():
-        return tuple(task.readers(opened.network(noise), metadata.image_shape(opened)[1:], num_classes))
+        return tuple(task.readers(opened.network(noise), size, num_classes))
 
 
 def _read_shapes(task: Task, opened: OpenedOnnx, names: Sequence[str], reader: OutputReader | None = None) -> object:
     """Return what ``task`` reads of outputs, without values; raises UnsupportedModel where that is nothing."""
     raw = _like_outputs(opened, names)
-    reader = reader or next(iter(task.readers(raw, metadata.image_shape(opened)[1:])), None)
+    reader = reader or next(iter(task.readers(raw, metadata.image_shape(opened.input_shape)[1:])), None)
     return raw if reader is None else reader(raw)
 
 

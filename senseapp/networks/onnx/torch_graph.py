@@ -19,10 +19,8 @@ class Node:
 
     Attributes:
         name: unique in its graph.
-        op: operator type of the default domain, such as ``Conv``.
-        version: opset version of the default domain, which decides what ``op`` means.
-        inputs: names of values; empty where an optional input is absent.
-        outputs: names of values; empty where an optional output is not asked for.
+        op, version: operator type and opset version of the default domain.
+        inputs, outputs: names of values; empty where an optional one is absent.
         attributes: numbers, text, lists of them, tensors and bodies, by name.
         scope: dotted path of the module that the exporter found the node in; None where the file has none.
         source: the node's own bytes, where onnxruntime computes it; empty for operators of the table.
@@ -52,8 +50,7 @@ class Constant:
     Attributes:
         value: on the CPU; float16 is read as float32.
         initializer: the tensor of the file that holds the same numbers; empty where they were computed.
-        order: how the axes of that tensor were permuted before it was brought to the shape of ``value``.
-        reshaped: whether it was brought to another shape.
+        order, reshaped: how the axes of that tensor were permuted, and whether it was then brought to another shape.
         weight: whether it is a tensor of the file, perhaps in another form, and not computed by the graph.
     """
 
@@ -80,10 +77,7 @@ class TorchGraph:
     A branch of an ``If`` has no inputs, but reads values of the graph around it by their names. Its own names begin
     with those of the ``If`` and of the branch, so that they are no others'.
 
-    Attributes:
-        inputs: what is fed; initializers that are listed as inputs are not among them.
-        outputs: names of values, as in the file.
-        notes: sentences on how the file was read.
+    Initializers that are listed as inputs are not among these. ``notes`` are sentences on how the file was read.
     """
 
     inputs: tuple[GraphInput, ...]

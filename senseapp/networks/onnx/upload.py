@@ -101,11 +101,7 @@ def _joined(files: Mapping[str, _Reader], of: str) -> bytes:
 
 
 def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:
-    """Return an ONNX file with the numbers of other files inside; itself where it names none.
-
-    Args:
-        content: the bytes of the file.
-        files: what reads the other files, by the names that the graph may have for them.
+    """Return an ONNX file with the numbers of other ``files`` inside, by the names that its graph may have for them.
 
     Raises InvalidCheckpoint if a tensor is in a file that did not come along, or beyond the end of one.
     """

@@ -7,7 +7,6 @@ onnxruntime folds norms and constants into convolutions of float files only. Sou
 ``core/optimizer/conv_bn_fusion.cc``, ``conv_add_fusion.cc`` and ``conv_mul_fusion.cc``.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, cast
@@ -29,6 +28,7 @@ from senseapp.networks.onnx.graph import (
     read_by,
     tensor_in,
     tensors_in,
+    unique_names,
 )
 from senseapp.networks.onnx.read import BY_CHANNEL_OPSET
 from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
@@ -46,13 +46,9 @@ _PLAIN = "Nodes of the file are sorted, each has a name of its own, and constant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatGraph:
-    """An uploaded file as its int8 files begin.
+    """An uploaded file as its int8 files begin: the ``whole`` of it, plain, with ``notes`` on how it differs.
 
-    Attributes:
-        whole: all of it, plain.
-        part: what is measured of it, for images of the size that is measured.
-        folded: the same with norms and constants folded into convolutions.
-        notes: sentences on how ``whole`` differs from the uploaded file.
+    Its ``part`` that is measured, for images of that size, is also ``folded``: norms and constants into convolutions.
     """
 
     whole: bytes
@@ -134,7 +130,7 @@ def _make_plain(graph: OnnxGraph) -> None:
     graph.remove(*(node for node in graph.nodes if node.op_type == "Constant" and node.output[0] in held))
     for name, tensor in held.items():
         graph.store(name, numpy_helper.to_array(tensor))
-    for node, name in zip(graph.nodes, node_names(graph.nodes), strict=True):
+    for node, name in zip(graph.nodes, unique_names(graph.nodes), strict=True):
         node.name = name
 
 
@@ -144,29 +140,8 @@ def _part(graph: OnnxGraph, outputs: Sequence[str], input_shape: Sequence[int]) 
     made = {name for node in graph.nodes if node.name in names for name in node.output if name}
     read = {name for node in graph.nodes if node.name not in names for name in read_by(node)}.union(graph.outputs)
     part = graph.part([*outputs, *sorted((made & read).difference(outputs))])
-    dims = part.model.graph.input[0].type.tensor_type.shape.dim
-    is_free = dims[0].dim_value <= 0
-    for dim, length in zip(dims, input_shape, strict=True):
-        dim.dim_value = length
-    if is_free:
-        dims[0].dim_param = "batch"
+    part.take_images(part.inputs[0], input_shape)
     return OnnxGraph(onnx.shape_inference.infer_shapes(part.proto()))
-
-
-def node_names(nodes: Sequence[NodeProto]) -> list[str]:
-    """Return a name of its own for each node: the file's where it is one, else that of what it computes."""
-    counts = Counter(each.name for each in nodes)
-    taken = {name for name, count in counts.items() if count == 1}
-    found = []
-    for node in nodes:
-        name = node.name
-        if not name or counts[name] > 1:
-            name = f"{node.op_type} of {next(iter(node.output), '')}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-        found.append(name)
-    return found
 
 
 def _fold(graph: OnnxGraph) -> None:

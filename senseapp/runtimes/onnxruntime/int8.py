@@ -1,11 +1,9 @@
 """Int8 files of one network: how it is rounded, fitted to images, and written with any of its nodes in float."""
 
-import ast
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 
-import onnx
 from torch import Tensor
 
 from senseapp.compressions.quantization import ActivationObserver
@@ -13,6 +11,7 @@ from senseapp.core.errors import UnsupportedModel
 from senseapp.core.steps import StepTitle
 from senseapp.core.texts import listed
 from senseapp.networks.onnx.graph import OnnxGraph
+from senseapp.networks.onnx.names import module_path
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.qdq import (
     ROUNDING,
@@ -28,7 +27,6 @@ from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, RoundedProdu
 from senseapp.runtimes.quantizers import Fitting, Quantizer, RoundingCause
 
 _REDUCED_LARGEST = LARGEST // 2  # 7 bits: no pair of products with an input of 8 bits overflows 16
-_SCOPES = "pkg.torch.onnx.name_scopes"
 _BETWEEN_ROUNDINGS = frozenset({"LayerNormalization", "Gelu"})
 ONLY_WEIGHTED = (
     "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
@@ -43,17 +41,11 @@ _OPERATORS_OF_INTEGERS = frozenset(
 
 
 class Int8Writer(Quantizer):
-    """Writes one float network as QDQ ONNX, any of its nodes in float.
+    """Writes one float network as QDQ ONNX, any of its nodes in float; :attr:`in_float` stay so in every file.
 
-    Args:
-        network: plain, in float.
-        calibration: batches (N, C, H, W), whose smallest and largest values are the ranges until :attr:`rounding` is
-            set.
-        any_order: asks of a rounding that its weights never saturate, in whichever order a runtime multiplies.
-        in_attention: whether products of two activations are rounded.
-
-    Attributes:
-        in_float: nodes that stay so in every file, see :func:`nodes_in_float`.
+    Ranges are the smallest and largest values on ``calibration``, (N, C, H, W), until :attr:`rounding` is set. With
+    ``any_order``, fitted weights never saturate, in whichever order a runtime multiplies. Products of two activations
+    are rounded if ``in_attention``.
     """
 
     def __init__(
@@ -127,10 +119,8 @@ def fitted_rounding(
     On other images, the smallest and largest values did .91 to 1.47 times the damage of such ranges (six networks).
     Those that clip more (percentiles, entropy) suit few images better than others.
 
-    Args:
-        fitting: the steps; weights that cannot be fitted are rounded to the nearest.
-        observed: the ranges of all tensors that are rounded.
-        fitted: weights and biases by node beside such ranges.
+    ``observed`` returns the ranges of all tensors that are rounded, ``fitted`` weights and biases by node beside them;
+    weights that cannot be fitted are rounded to the nearest.
     """
     fitting.steps.progress.begin(StepTitle.WEIGHTS)
     fitting.steps.progress("Finding the ranges of activations")
@@ -187,13 +177,11 @@ def layers_of_nodes(network: bytes, layers: Collection[str]) -> dict[str, str]:
     turned and renamed, and the scopes of the node say where it comes from.
     """
     found = {}
-    for node in onnx.load_from_string(network).graph.node:
-        scopes = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "[]")
-        owners = [name.rpartition(".")[0] for name in node.input]
-        for candidate in (*owners, *reversed(ast.literal_eval(scopes))):
-            if candidate in layers:
-                found[node.name] = candidate
-                break
+    for node in OnnxGraph(network).nodes:
+        scope = module_path({entry.key: entry.value for entry in node.metadata_props}, node.name)
+        owners = (*(name.rpartition(".")[0] for name in node.input), scope)
+        if (owner := next((each for each in owners if each in layers), None)) is not None:
+            found[node.name] = owner
     return found
 
 

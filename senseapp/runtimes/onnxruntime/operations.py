@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.compressions.quantization.grid import IntegerWeight
-from senseapp.networks.onnx.graph import OnnxGraph, opset_of
+from senseapp.networks.onnx.graph import opset_of
 from senseapp.networks.onnx.metadata import CLASSES
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import tensors_of
@@ -32,15 +31,7 @@ from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes, reci
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
 from senseapp.runtimes.onnxruntime.rounding.saturation import on_other_processors
 from senseapp.runtimes.onnxruntime.runtime import ForeignFile, RuntimeModel, kernels
-from senseapp.runtimes.onnxruntime.timing import (
-    by_operator,
-    by_product,
-    executed_nodes,
-    layer_times,
-    numbered,
-    products_of,
-    shapes_of,
-)
+from senseapp.runtimes.onnxruntime.timing import LayerProducts, by_operator, executed_nodes, layer_times, numbered
 from senseapp.runtimes.open_file import OpenFile
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer, library_call
 
@@ -164,26 +155,14 @@ class OnnxRuntime(Runtime):
         return executed_nodes(content, lambda file: self.kernels(file, threads=1, batch=1))
 
     def time_layers(
-        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+        self, content: bytes, quantizer: Quantizer | None, owners: Mapping[str, str], threads: int = 1, batch: int = 1
     ) -> LayerTimes:
         """Return the times of layers by the runtime's own profile; see :meth:`.Runtime.time_layers`."""
-        files = quantizer.network, quantizer.write()
-        shapes = shapes_of(files[0], batch)
-        names = [name for name, _ in products_of(OnnxGraph(files[0]), owners, shapes).values()]
-        found = [self.kernels(numbered(each, names), threads=threads, batch=batch) for each in files]
+        files = [self.float_graph(content), *(() if quantizer is None else (quantizer.write(),))]
+        products = LayerProducts(files[0], owners, batch)
+        found = [self.kernels(numbered(each, products.nodes), threads=threads, batch=batch) for each in files]
         opened = [self.opened(each, threads=threads) for each in files]
-        return layer_times(files, found, opened, owners, shapes, source=f"measured on {self.machine()}")
-
-    def time_products(
-        self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
-    ) -> tuple[dict[str, tuple[float, int]], float]:
-        """Return the seconds of each layer's kernels by the runtime's own profile."""
-        network = self.float_graph(content)
-        products = products_of(OnnxGraph(network), owners, shapes_of(network, batch))
-        names = [name for name, _ in products.values()]
-        seconds, rest = by_product(self.kernels(numbered(network, names), threads=threads, batch=batch), len(names))
-        sizes = (math.prod(shape) for _, shape in products.values())
-        return dict(zip(products, zip(seconds.tolist(), sizes, strict=True), strict=True)), rest
+        return layer_times(products, files, found, opened, source=f"measured on {self.machine()}")
 
 
 def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: bool = False) -> DefaultInt8:
@@ -217,11 +196,7 @@ def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: boo
 class OnnxTemplate:
     """A network that is exported once; networks that differ from it only in values of weights are not traced again.
 
-    Tracing takes nine tenths of an export, weights the rest.
-
-    Args:
-        model: the network; it is copied on first use.
-        example: images that it takes, (N, C, H, W).
+    Tracing takes nine tenths of an export, weights the rest. It takes images as ``example``, (N, C, H, W).
     """
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
@@ -255,11 +230,9 @@ class OnnxTemplate:
 
 
 def _structure(model: nn.Module) -> list[object]:
-    """Return what is traced, but for values: classes of modules; shapes, types and sharing of tensors."""
-    tensors = tensors_of(model)
-    first = {each.data_ptr(): name for name, each in reversed(tensors.items())}
-    modules = [(name, type(each)) for name, each in model.named_modules()]
-    return [*modules, *((name, each.shape, each.dtype, first[each.data_ptr()]) for name, each in tensors.items())]
+    """Return what is traced, but for values: classes of modules, shapes and types of tensors."""
+    tensors = ((name, each.shape, each.dtype) for name, each in tensors_of(model).items())
+    return [*((name, type(each)) for name, each in model.named_modules()), *tensors]
 
 
 OPERATIONS = OnnxRuntime()

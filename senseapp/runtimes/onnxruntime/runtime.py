@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, OutOfMemory, UnsupportedModel, first_line_of, is_about_memory
@@ -60,17 +59,12 @@ class RuntimeModel(OpenFile):
         return self.facts.input_shape[0] or self._at_once
 
     def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
-        """Return outputs of these names for an input of :meth:`fed`."""
-        return dict(zip(names, self._session.run(names, {self.facts.input_name: self.as_input(fed)}), strict=True))
+        """Return outputs of these names for an input of :meth:`fed`, or images in the layout of the file."""
+        feed = {self.facts.input_name: np.ascontiguousarray(fed.detach().cpu().numpy(), self.facts.input_type)}
+        return dict(zip(names, self._run(list(names), feed), strict=True))
 
-    def tensors(self, images: Tensor) -> dict[str, Tensor]:
-        """Return all outputs, by name, for ``images`` in the layout of the file."""
-        found = self.arrays([name for name, _ in self.facts.outputs], images)
-        return {name: torch.from_numpy(values) for name, values in found.items()}
-
-    def as_input(self, images: Tensor) -> Array:
-        """Return images in the layout of the file as numbers of its type."""
-        return np.ascontiguousarray(images.detach().cpu().numpy(), self.facts.input_type)
+    def _run(self, names: list[str], feed: Mapping[str, Array]) -> list[Any]:
+        return list(self._session.run(names, feed))
 
 
 class ForeignFile(RuntimeModel):
@@ -95,16 +89,13 @@ class ForeignFile(RuntimeModel):
             )
         self._most_seconds = longest_call(content)
 
-    def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
-        """Return outputs of these names for an input of :meth:`fed`, as the runtime returns them."""
-        values = {self.facts.input_name: np.ascontiguousarray(fed.numpy())}
+    def _run(self, names: list[str], feed: Mapping[str, Array]) -> list[Any]:
         try:
-            found = run_in_time(self._session, list(names), values, seconds=self._most_seconds)
+            return run_in_time(self._session, names, feed, seconds=self._most_seconds)
         except InvalidSpec:
             raise
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
             raise _refusal("run", error) from error
-        return dict(zip(names, found, strict=True))
 
 
 def _refusal(what: str, error: Exception) -> Exception:
@@ -136,16 +127,6 @@ def _shape(declared: Sequence[Any]) -> Shape:
 
 def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
     """Return the kernels of a network that runs in onnxruntime a few times on :func:`usual_input`."""
-    durations: defaultdict[tuple[str, str, int, bool], list[float]] = defaultdict(list)
-    for name, about, seconds in _profiled(content, threads=threads, batch=batch):
-        first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
-        values, in_integers = math.prod(next(iter(first.values()), [])), not first.keys().isdisjoint(_OF_8_BITS)
-        durations[name, about["op_name"], values, in_integers].append(seconds)
-    return [Kernel(*key[:2], float(np.median(each[1:])), *key[2:]) for key, each in durations.items()]
-
-
-def _profiled(content: bytes, *, threads: int, batch: int) -> list[tuple[str, dict[str, Any], float]]:
-    """Return name, types and shapes, and seconds of each kernel of each run, by onnxruntime's profile."""
     with tempfile.TemporaryDirectory() as folder:
         opened = open_session(content, threads=threads, profile=str(Path(folder) / "profile"))
         feeds = {
@@ -159,11 +140,14 @@ def _profiled(content: bytes, *, threads: int, batch: int) -> list[tuple[str, di
             for _ in range(RUNS):
                 opened.run(None, feeds)
         events = json.loads(Path(opened.end_profiling()).read_bytes())
-    return [
-        (event["name"].removesuffix(_KERNEL), event["args"], event["dur"] / 1e6)
-        for event in events
-        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL)
-    ]
+    durations: defaultdict[tuple[str, str, int, bool], list[float]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
+            about, name = event["args"], event["name"].removesuffix(_KERNEL)
+            first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
+            values, in_integers = math.prod(next(iter(first.values()), [])), not first.keys().isdisjoint(_OF_8_BITS)
+            durations[name, about["op_name"], values, in_integers].append(event["dur"] / 1e6)
+    return [Kernel(*key[:2], float(np.median(each[1:])), *key[2:]) for key, each in durations.items()]
 
 
 INPUT_TYPES: dict[str, type[np.generic]] = {

@@ -16,15 +16,15 @@ from itertools import chain
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from onnx import NodeProto
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.registry import grouped
 from senseapp.descriptions import DENSE_BITS
-from senseapp.networks.onnx.graph import OnnxGraph, attributes_of, read_by
+from senseapp.networks.onnx.graph import OnnxGraph, attributes_of, read_by, unique_names
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
 from senseapp.records.executed import ExecutedNode
 from senseapp.runtimes.call_times import Kernel, quick_seconds, times
-from senseapp.runtimes.onnxruntime.float_graph import node_names
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.rounding.qdq import QUANTIZED, ROUNDING, WEIGHTED
 from senseapp.runtimes.onnxruntime.rounding.ranges import tensors_of
@@ -48,54 +48,69 @@ _NO_PRODUCT = -1
 Shape = tuple[int, ...]
 
 
+class LayerProducts:
+    """The layers of a float network that are products with weights, their nodes, and how many values each computes.
+
+    Raises InvalidSpec if there is none.
+    """
+
+    def __init__(self, network: bytes, owners: Mapping[str, str], batch: int) -> None:
+        self.graph, self.owners, self.shapes = OnnxGraph(network), owners, shapes_of(network, batch)
+        found = dict[str, NodeProto]()
+        for node in self.graph.nodes:
+            layer = owners.get(node.name)
+            if node.op_type in _PRODUCTS and layer is not None and node.input[1] in self.graph.initializers:
+                found.setdefault(layer, node)
+        if not found:
+            raise InvalidSpec("No layer of this network is one whose time can be taken.")
+        self.layers, self.nodes = list(found), [node.name for node in found.values()]
+        self.sizes = np.array([math.prod(self.shapes[node.output[0]]) for node in found.values()])
+
+    def seconds(self, kernels: Sequence[Kernel], rate: float) -> tuple[NDArray[np.float64], float]:
+        """Return the seconds of the kernels of each product, and of all others, times ``rate``."""
+        seconds = np.zeros(len(self.nodes))
+        for kernel in kernels:
+            if own := _PRODUCT_NUMBER.match(kernel.name):
+                seconds[int(own[1])] += rate * kernel.seconds
+        return seconds, rate * sum(kernel.seconds for kernel in kernels) - float(seconds.sum())
+
+
 def layer_times(
+    products: LayerProducts,
     files: Sequence[bytes],
     kernels: Sequence[Sequence[Kernel]],
     opened: Sequence[OpenFile],
-    owners: Mapping[str, str],
-    shapes: Mapping[str, Shape],
     *,
     source: str,
 ) -> LayerTimes:
-    """Return the times of layers in float and in int8, and of borders between them; see :meth:`.Runtime.time_layers`.
+    """Return the times of layers in ``files``, in float and perhaps in int8; see :meth:`.Runtime.time_layers`.
 
-    Args:
-        files: in float and all in int8.
-        kernels: of both, :func:`numbered`.
-        opened: both.
-        owners: the layer of a node.
-        shapes: see :func:`shapes_of`.
-        source: where they were measured.
+    ``kernels`` are of each file with :func:`numbered` nodes; ``opened`` are the files, measured as ``source`` says.
     """
-    graph = OnnxGraph(files[0])
-    products = products_of(graph, owners, shapes)
     # Quick calls: on a busy machine most are interrupted, longer ones oftener, while a profile tells what kernels take
     # undisturbed.
-    images = torch.zeros(shapes[graph.inputs[0]][0], *(size or 1 for size in opened[0].facts.image_shape))
+    count = products.shapes[products.graph.inputs[0]][0]
+    images = torch.zeros(count, *(size or 1 for size in opened[0].facts.image_shape))
     walls = np.array([quick_seconds(each) for each in times(opened, images, turns=15)])
     slower = walls / np.array([sum(kernel.seconds for kernel in each) for each in kernels])
-    (real, real_rest), (whole, whole_rest) = (
-        by_product(each, len(products), rate) for each, rate in zip(kernels, slower, strict=True)
-    )
-    sizes = np.array([math.prod(shape) for _, shape in products.values()])
-    whole += (whole_rest - real_rest) * sizes / sizes.sum()  # with what the int8 file rounds between products
-    found = [
-        LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
-        for level, spent in ((DENSE_BITS, real), (float(INT8_BITS), whole))
-        for layer, seconds in zip(products, spent, strict=True)
-    ]
+    (real, rest), *int8 = (products.seconds(each, rate) for each, rate in zip(kernels, slower, strict=True))
+    spent = {DENSE_BITS: real}
+    for whole, more in int8:  # with what the file rounds between products
+        spent[float(INT8_BITS)] = whole + (more - rest) * products.sizes / products.sizes.sum()
     # of a value on its way from float to int8 or back: it is rounded, and maps get another order of memory
     costs = [float(slower.mean()) * _seconds_of_a_value(kernels, each) for each in (ROUNDING, _REORDERS, ["Transpose"])]
     borders = defaultdict[tuple[str, str], float](float)
-    for first, second, shape in _crossings(graph, owners, set(int8_nodes(files[1])), shapes):
+    for first, second, shape in _crossings(products, set(int8_nodes(files[-1]))) if int8 else ():
         if first != second and {first, second} != {FLOAT, INT8}:
             borders[first, second] += math.prod(shape) * sum(costs if len(shape) == 4 else costs[:1])
     return LayerTimes(
-        times=tuple(found),
-        other_seconds=real_rest,
-        conversions=tuple(
-            Conversion(first=one, second=other, seconds=spent) for (one, other), spent in borders.items()
+        times=tuple(
+            LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
+            for level, each in spent.items()
+            for layer, seconds in zip(products.layers, each, strict=True)
         ),
+        other_seconds=rest,
+        conversions=tuple(Conversion(first=one, second=two, seconds=each) for (one, two), each in borders.items()),
         source=source,
         notes=(_APPROXIMATE,),
     )
@@ -139,38 +154,15 @@ def numbered(content: bytes, names: Sequence[str]) -> bytes:
     return graph.content()
 
 
-def by_product(kernels: Sequence[Kernel], count: int, rate: float = 1.0) -> tuple[NDArray[np.float64], float]:
-    """Return the seconds of the kernels of each of ``count`` products, and of all others, times ``rate``."""
-    seconds = np.zeros(count)
-    for kernel in kernels:
-        if own := _PRODUCT_NUMBER.match(kernel.name):
-            seconds[int(own[1])] += rate * kernel.seconds
-    return seconds, rate * sum(kernel.seconds for kernel in kernels) - float(seconds.sum())
-
-
-def shapes_of(network: bytes, batch: int, of: Collection[str] = ()) -> dict[str, Shape]:
-    """Return the shapes of tensors that nodes compute in a call on ``batch`` images, all unless named, and of these."""
+def shapes_of(network: bytes, batch: int) -> dict[str, Shape]:
+    """Return the shapes of all tensors that nodes compute in a call on ``batch`` images, and of these."""
     graph = OnnxGraph(network)
     taken = next(each for each in graph.model.graph.input if each.name == graph.inputs[0])
     dims = taken.type.tensor_type.shape.dim
     images = (dims[0].dim_value or batch, *(dim.dim_value for dim in dims[1:]))
-    made = [name for node in graph.nodes for name in node.output if name and (not of or name in of)]
+    made = [name for node in graph.nodes for name in node.output if name]
     values = next(iter(tensors_of(network, [torch.zeros(images)], made)))
     return {graph.inputs[0]: images} | {name: tuple(value.shape) for name, value in values.items()}
-
-
-def products_of(
-    graph: OnnxGraph, owners: Mapping[str, str], shapes: Mapping[str, Shape]
-) -> dict[str, tuple[str, Shape]]:
-    """Return layers that are products with weights, each with the name of its node and the shape of its output."""
-    found = dict[str, tuple[str, Shape]]()
-    for node in graph.nodes:
-        layer = owners.get(node.name)
-        if node.op_type in _PRODUCTS and layer is not None and node.input[1] in graph.initializers:
-            found.setdefault(layer, (node.name, shapes[node.output[0]]))
-    if not found:
-        raise InvalidSpec("No layer of this network is one whose time can be taken.")
-    return found
 
 
 def _seconds_of_a_value(kernels: Sequence[Sequence[Kernel]], kinds: Collection[str]) -> float:
@@ -178,10 +170,9 @@ def _seconds_of_a_value(kernels: Sequence[Sequence[Kernel]], kinds: Collection[s
     return sum(each.seconds for each in found) / max(1, sum(each.values for each in found))
 
 
-def _crossings(
-    graph: OnnxGraph, owners: Mapping[str, str], ends: set[str], shapes: Mapping[str, Shape]
-) -> Iterator[tuple[str, str, Shape]]:
+def _crossings(products: LayerProducts, ends: set[str]) -> Iterator[tuple[str, str, Shape]]:
     """Yield neighbours among ``ends``, nodes that can be int8, with the shape between them."""
+    graph, owners, shapes = products.graph, products.owners, products.shapes
     carried: dict[str, str] = {graph.inputs[0]: FLOAT}
     for node in graph.nodes:
         sources = [name for name in node.input if name in carried]
@@ -203,7 +194,7 @@ def executed_nodes(content: bytes, kernels: Callable[[bytes], Sequence[Kernel]])
     a file of :func:`.numbered` products has in the runtime.
     """
     graph = OnnxGraph(content)
-    for node, name in zip(graph.nodes, node_names(graph.nodes), strict=True):
+    for node, name in zip(graph.nodes, unique_names(graph.nodes), strict=True):
         node.name = name
     file, kinds = graph.content(), {node.name: node.op_type for node in graph.nodes}
     macs, rounded = _macs(graph), set(int8_nodes(file))
@@ -226,8 +217,7 @@ def _macs(graph: OnnxGraph) -> dict[str, int]:
     """Return the multiply-accumulates of each product by name, in a call on one image."""
     products = [node for node in graph.nodes if node.op_type in WEIGHTED]
     names = [(*node.input[:2], node.output[0]) for node in products]
-    shapes = shapes_of(graph.content(), 1, set(chain(*names)))
-    shapes |= {name: tuple(each.dims) for name, each in graph.initializers.items()}
+    shapes = shapes_of(graph.content(), 1) | {name: tuple(each.dims) for name, each in graph.initializers.items()}
     found = dict[str, int]()
     for node, (read, weight, made) in zip(products, (map(shapes.__getitem__, each) for each in names), strict=True):
         if "Conv" in node.op_type:  # a transposed one turns input and output round

@@ -131,12 +131,9 @@ class UploadedRuntime(OnnxRuntime):
 
     def _sized(self, content: bytes) -> bytes:
         """Return a file that takes images of the size that is measured."""
-        model = onnx.load_from_string(content)
-        taken = next(each for each in model.graph.input if each.name == self._opened.input_name)
-        dims = taken.type.tensor_type.shape.dim
-        for dim, length in zip(dims[1:], self._opened.input_shape[1:], strict=True):
-            dim.dim_value = length
-        return bytes(model.SerializeToString())
+        graph = OnnxGraph(content)
+        graph.take_images(self._opened.input_name, self._opened.input_shape)
+        return graph.content()
 
     def float_graph(self, content: bytes) -> bytes:
         """Return a copy of the part that is measured."""

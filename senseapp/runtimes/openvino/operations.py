@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
-from senseapp.runtimes.open_file import Array, FileFacts, OpenFile
+from senseapp.runtimes.open_file import Array, FileFacts, OpenFile, Shape
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting
 
@@ -62,10 +63,7 @@ class OpenVino(OnnxRuntime):
         """Return the kernels of a file: nodes that OpenVINO fuses are one kernel, named by the first of them."""
         network = read(content)
         feeds = [
-            usual_input(
-                [size.get_length() if size.is_static else batch for size in port.partial_shape],
-                np.dtype(port.element_type.to_dtype()),
-            )
+            usual_input([length or batch for length in _shape(port)], np.dtype(port.element_type.to_dtype()))
             for port in network.inputs
         ]
         network = compiled(network, *(each.shape for each in feeds), threads=threads, profiled=True)
@@ -141,13 +139,13 @@ class OpenVinoModel(OpenFile):
         model = onnx.load_from_string(content)
         self.facts = FileFacts(
             input_name=taken.get_any_name(),
-            input_shape=tuple(size.get_length() if size.is_static else None for size in taken.partial_shape),
+            input_shape=_shape(taken),
             input_type=np.dtype(taken.element_type.to_dtype()).name,
             outputs=tuple((each.name, ()) for each in model.graph.output),
         )
         self._chosen = tuple(name for name, _ in self.facts.outputs)
         self.nesting = next((each.value for each in model.metadata_props if each.key == OUTPUTS), None)
-        self._requests: dict[tuple[int, ...], Any] = {}
+        self._request = lru_cache(maxsize=2)(self._compiled)  # of a batch, and of the rest that is smaller
 
     def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
         """Return outputs of these names; raises InvalidSpec where OpenVINO cannot compile the file for such images."""
@@ -155,13 +153,13 @@ class OpenVinoModel(OpenFile):
         found = self._request(values.shape).infer([values], share_inputs=True)
         return {name: found[place] for place, (name, _) in enumerate(self.facts.outputs) if name in names}
 
-    def _request(self, shape: tuple[int, ...]) -> Any:
-        if shape not in self._requests:
-            if len(self._requests) == 2:  # of a batch, and of the rest that is smaller
-                del self._requests[next(iter(self._requests))]
-            network = read(self._content)  # anew: compiling it for a shape changes it
-            self._requests[shape] = compiled(network, shape, threads=self._threads).create_infer_request()
-        return self._requests[shape]
+    def _compiled(self, shape: tuple[int, ...]) -> Any:
+        network = read(self._content)  # anew: compiling it for a shape changes it
+        return compiled(network, shape, threads=self._threads).create_infer_request()
+
+
+def _shape(port: Any) -> Shape:
+    return tuple(size.get_length() if size.is_static else None for size in port.partial_shape)
 
 
 def read(file: bytes | Path) -> Any:

@@ -66,7 +66,7 @@ def test_a_module_and_its_file_are_judged_alike(reads_batch: bool) -> None:
     exporter = OPERATIONS.exporter(dense.model, IMAGES[:1])
     original, file = (OPERATIONS.open(exporter(each.model)) for each in (dense, changed))
     assert original.fixed_batch == (1 if reads_batch else None)
-    assert len(original.tensors(IMAGES[:1])) == 2
+    assert len(original.output_names) == 2
     raw = file.run(IMAGES[:1])
     assert set(raw) == {"aux", "out"}  # type: ignore[call-overload]
     assert raw["aux"][1] is None  # type: ignore[index]

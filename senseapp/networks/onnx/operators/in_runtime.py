@@ -76,20 +76,16 @@ class InRuntime:
         outputs = [f"output {index}" if name else "" for index, name in enumerate(node.output)]
         node.input[:] = [_input(index) if name else "" for index, name in enumerate(node.input)]
         node.output[:] = outputs
-        captured = [
-            helper.make_node("Identity", [_input(count + index)], [name]) for index, name in enumerate(self._captured)
-        ]
-        opsets = [helper.make_opsetid("", self._version)]
-        if node.domain:
-            opsets.append(helper.make_opsetid(node.domain, 1))
-        model = ModelProto(ir_version=_IR_VERSION, opset_import=opsets)
-        model.graph.name = "node"
-        model.graph.node.extend([*captured, node])
-        for name, dtype in types:
-            kind = helper.np_dtype_to_tensor_dtype(dtype)
-            model.graph.input.append(helper.make_tensor_value_info(name, kind, None))
-        model.graph.output.extend(ValueInfoProto(name=name) for name in outputs if name)
-        return model
+        captured = (([_input(count + index)], [name]) for index, name in enumerate(self._captured))
+        opsets = {"": self._version, node.domain: 1 if node.domain else self._version}
+        graph = helper.make_graph(
+            [*(helper.make_node("Identity", *each) for each in captured), node],
+            "node",
+            [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(kind), None) for name, kind in types],
+            [ValueInfoProto(name=name) for name in outputs if name],
+        )
+        declared = [helper.make_opsetid(*each) for each in opsets.items()]
+        return helper.make_model(graph, ir_version=_IR_VERSION, opset_imports=declared)
 
 
 class _WithoutGradient(torch.autograd.Function):
@@ -104,21 +100,12 @@ class _WithoutGradient(torch.autograd.Function):
 
 
 def open_session(
-    content: bytes,
-    *,
-    threads: int | None = None,
-    fused: bool = True,
-    optimised: bool = True,
-    profile: str = "",
+    content: bytes, *, threads: int | None = None, fused: bool = True, optimised: bool = True, profile: str = ""
 ) -> Any:
     """Open an ONNX file in onnxruntime on the processor; raises what onnxruntime does.
 
-    Args:
-        content: of the file.
-        threads: that it runs on, for its times; None for as many as torch has.
-        fused: whether a QDQ file computes on integers, rather than in float between roundings.
-        optimised: whether nodes are merged and reordered.
-        profile: path that the file of a profile begins with; empty for none.
+    It runs on ``threads`` where it is timed, else on as many as torch has. If not ``fused``, a QDQ file computes in
+    float between roundings, and if not ``optimised``, node by node. A ``profile`` is written to a path that begins so.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()

@@ -16,20 +16,13 @@ from senseapp.networks.onnx.torch_graph import Node
 
 Ends = tuple[tuple[int, int], ...]  # what is added before and after each spatial axis
 Settings = Mapping[str, Any]  # attributes of a node
-_CONVOLUTIONS: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_TRANSPOSED: dict[int, Any] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
-_MAX_POOLS: dict[int, Any] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-_MEAN_POOLS: dict[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """Settings that convolutions and pools share, one number per spatial axis.
 
-    Attributes:
-        kernel: lengths of the window.
-        pads: stored ends; what is used where ``automatic`` is ``NOTSET``.
-        automatic: ONNX's ``auto_pad``.
+    ``automatic`` is ONNX's ``auto_pad``; the stored ``pads`` are used where it is ``NOTSET``.
     """
 
     kernel: tuple[int, ...]
@@ -60,6 +53,10 @@ class Window:
     def rank(self) -> int:
         """Number of spatial axes."""
         return len(self.kernel)
+
+    def torch(self, name: str) -> Any:
+        """Return torch's function ``name`` for as many axes."""
+        return getattr(F, f"{name}{self.rank}d")
 
     @property
     def reach(self) -> tuple[int, ...]:
@@ -121,8 +118,8 @@ def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Sett
     padding = symmetric(ends)
     if padding is None:
         x, padding = F.pad(x, flat(ends)), (0,) * window.rank
-    convolve = _CONVOLUTIONS[window.rank]
-    return convolve(x, weight, bias, window.strides, padding, window.dilations, group)  # type: ignore[no-any-return]
+    found: Tensor = window.torch("conv")(x, weight, bias, window.strides, padding, window.dilations, group)
+    return found
 
 
 def transposed_ends(at: Settings, window: Window, lengths: Sequence[int]) -> tuple[tuple[int, ...], Ends]:
@@ -143,9 +140,8 @@ def _transposed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Se
     window = Window.of(at, weight.shape[2:])
     added, cut = transposed_ends(at, window, x.shape[2:])
     padding = symmetric(cut)
-    used = padding or (0,) * window.rank
-    convolve = _TRANSPOSED[window.rank]
-    result: Tensor = convolve(x, weight, bias, window.strides, used, added, group, window.dilations)
+    settings = window.strides, padding or (0,) * window.rank, added, group, window.dilations
+    result: Tensor = window.torch("conv_transpose")(x, weight, bias, *settings)
     return result if padding is not None else cropped(result, ends=cut)
 
 
@@ -158,7 +154,7 @@ def cropped(x: Tensor, *, ends: Ends) -> Tensor:
 def _max_pool(x: Tensor, *, at: Settings, num_outputs: int = 1, storage_order: int = 0) -> Any:
     """Return largest numbers, and their positions in the whole of ``x`` where they are asked for."""
     window = Window.of(at)
-    pool, padding = _MAX_POOLS[window.rank], window.torch_padding(x.shape[2:])
+    pool, padding = window.torch("max_pool"), window.torch_padding(x.shape[2:])
     if num_outputs > 1 and (storage_order or padding is None):
         raise FormNotRead("it returns positions, column by column or with more padding on one side.")
     if padding is None:
@@ -190,8 +186,7 @@ def _mean_pool(x: Tensor, *, at: Settings, count_include_pad: bool = False) -> T
     window = Window.of(at)
     padding = window.torch_padding(x.shape[2:])
     if padding is not None and set(window.dilations) == {1}:
-        pool = _MEAN_POOLS[window.rank]
-        return pool(x, window.kernel, window.strides, padding, window.ceil, count_include_pad)  # type: ignore[no-any-return]
+        return window.torch("avg_pool")(x, window.kernel, window.strides, padding, window.ceil, count_include_pad)  # type: ignore[no-any-return]
     ends, whole = window.ends(x.shape[2:]), window.whole_ends(x.shape[2:])
     counted = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
     counted = F.pad(counted, flat(ends), value=1.0 if count_include_pad else 0.0)
@@ -203,7 +198,7 @@ def _window_sums(x: Tensor, window: Window) -> Tensor:
     """Return the sum in each window of a padded input."""
     ones = torch.ones((1, 1, *window.kernel), dtype=x.dtype, device=x.device)
     images = x.reshape(-1, 1, *x.shape[2:])
-    sums: Tensor = _CONVOLUTIONS[window.rank](images, ones, None, window.strides, 0, window.dilations)
+    sums: Tensor = window.torch("conv")(images, ones, None, window.strides, 0, window.dilations)
     return sums.reshape(*x.shape[:2], *sums.shape[2:])
 
 

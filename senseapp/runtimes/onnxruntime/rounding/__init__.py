@@ -2,8 +2,7 @@
 
 1. :mod:`.ranges` of activations, and why these harm.
 2. :mod:`.weights`: integers for each product (:mod:`.products`), and its bias.
-3. :mod:`.bias`: biases that keep the means of products through the whole network.
-4. :mod:`.qdq` inserts QuantizeLinear and DequantizeLinear around all nodes but those in float.
+3. :mod:`.qdq` inserts QuantizeLinear and DequantizeLinear around all nodes but those in float.
 
 :mod:`senseapp.runtimes.onnxruntime.int8` takes these steps in order, each where files do less harm with it, and
 :mod:`senseapp.prove.mixed_precision` searches for nodes in float.

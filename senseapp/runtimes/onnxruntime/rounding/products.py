@@ -20,12 +20,8 @@ KINDS = ("Conv", "Gemm", "MatMul")
 class WeightedNode:
     """A node whose output is rows of inputs times a constant matrix.
 
-    Attributes:
-        node, kind: its name, and one of :data:`KINDS`.
-        input, weight, bias: names of its tensors; no bias is None.
-        values: of the weight, as the network holds it.
-        offsets: of the bias, (O,).
-        channel_axis: of the weight, that of output channels.
+    It is of a ``kind`` in :data:`KINDS`. ``input``, ``weight`` and ``bias`` are names of its tensors; ``values`` are
+    those of the weight, as the network holds it, ``offsets`` those of the bias, (O,).
     """
 
     node: str

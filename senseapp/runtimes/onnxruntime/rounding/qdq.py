@@ -60,11 +60,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounding:
-    """What an int8 file rounds to.
+    """What an int8 file rounds to: ranges of activations that 8 bits span, and fitted weights and biases by node.
 
-    Attributes:
-        ranges: by activation, the smallest and the largest value that 8 bits span.
-        products: by node, fitted weights and biases; others are rounded to the nearest of 7 bits.
+    Other weights are rounded to the nearest of 7 bits.
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
@@ -72,14 +70,7 @@ class Rounding:
 
 
 class _File(OnnxGraph):
-    """A file of ``network`` that is being written, whose constants are stored as integers.
-
-    Attributes:
-        in_float: nodes in float that were asked for.
-        ranges: of activations.
-        in_int8: nodes in int8.
-        rounded: tensors that are rounded.
-    """
+    """A file of ``network`` that is being written: nodes in int8 and in float, tensors that are rounded, and ranges."""
 
     def __init__(self, network: OnnxGraph, in_float: set[str], ranges: Mapping[str, Range]) -> None:
         super().__init__(network.model)

@@ -72,8 +72,8 @@ def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str])
     opened = RuntimeModel(model.SerializeToString())
     for batch in batches:
         for part in torch.split(batch, opened.fixed_batch or AT_ONCE):
-            found = opened.tensors(part)
-            yield {name: part if name == own_input else found[name] for name in wanted}
+            found = opened.arrays(opened.output_names, part)
+            yield {name: part if name == own_input else torch.from_numpy(found[name]) for name in wanted}
 
 
 def activation_grid(low: float, high: float) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -94,20 +94,15 @@ def causes(
 ) -> list[RoundingCause]:
     """Return what speaks against rounding the tensors that ``nodes`` read and make, what is lost most first.
 
-    Args:
-        network: plain, in float.
-        ranges: of the tensors that are rounded.
-        batches: images as calls take them, of which a few are looked at.
-        nodes: names of those of ``network`` to look at; None for all.
+    ``ranges`` are of the tensors that are rounded; of ``batches`` two images are looked at.
     """
     steps = {name: float(activation_grid(*ends)[1]) for name, ends in ranges.items()}
     looked_at = [node for node in OnnxGraph(network).nodes if nodes is None or node.name in nodes]
     wanted = sorted({node.output[0] for node in looked_at} & steps.keys())
     # enough to see whole parts lost; all tensors of both images are held
     values = next(iter(tensors_of(network, [batches[0][:2]], wanted))) if wanted else {}
-    found = [*filter(None, (_of_curve(node, steps) for node in looked_at))]
-    found += filter(None, (_of_channels(node, values, steps) for node in looked_at))
-    worst = {cause.tensor: cause for cause in sorted(found, key=lambda each: each.lost)}
+    found = (each for node in looked_at for each in (_of_curve(node, steps), _of_channels(node, values, steps)))
+    worst = {cause.tensor: cause for cause in sorted(filter(None, found), key=lambda each: each.lost)}
     return sorted(worst.values(), key=lambda each: -each.lost)
 
 
@@ -153,14 +148,7 @@ def _of_channels(node: NodeProto, values: Mapping[str, Tensor], steps: Mapping[s
 def calibration_warnings(
     network: bytes, ranges: Mapping[str, Range], calibration: Sequence[Tensor], held_out: Sequence[Tensor]
 ) -> tuple[str, ...]:
-    """Return a sentence where calibration images are few, and one where held-out images exceed their ranges.
-
-    Args:
-        network: in float.
-        ranges: of the tensors that are rounded.
-        calibration: batches (N, C, H, W) that ``ranges`` are from.
-        held_out: other images.
-    """
+    """Return a sentence where calibration images, (N, C, H, W), are few, and one where others exceed their ranges."""
     found, count = list[str](), sum(map(len, calibration))
     if count < _FEW:
         found.append(

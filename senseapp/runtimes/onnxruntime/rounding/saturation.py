@@ -107,10 +107,9 @@ def _insert(
         stored["all"], rows = _patches(product, rows)
     for side in range(2):
         stored[f"weights{side}"] = weights[:, :, side].reshape(*weights.shape[:2], *spatial)
-    for name, numbers_of in stored.items():
-        graph.store(f"{own}.{name}", np.asarray(numbers_of, np.float32))
-    for name, places in {"rows0": rows[:, :, 0], "rows1": rows[:, :, 1], "axes": [2 if is_conv else -1]}.items():
-        graph.store(f"{own}.{name}", np.asarray(places, np.int64))
+    places = {"rows0": rows[:, :, 0], "rows1": rows[:, :, 1], "axes": [2 if is_conv else -1]}
+    for name, each in (stored | places).items():
+        graph.store(f"{own}.{name}", np.asarray(each, np.int64 if name in places else np.float32))
     made, names = list(onnx.parser.parse_graph(_CORRECTION.format(**form)).node), {"codes": codes}
     names["y"], node.output[0] = node.output[0], f"{own}.sum"
     for each in made:

@@ -48,8 +48,7 @@ class RoundedProduct:
 
     Attributes:
         integers: int8, as the weight lies.
-        scale: of all integers, or of each index of ``axis``.
-        axis: of output channels; None where one scale must do.
+        scale, axis: of all integers, or of each index of the axis of output channels; None where one scale must do.
         bias: in float (O,), which also takes up what rounding changes of the output's mean; None without one.
         float_bias: the same where the input is not rounded; None where it stays as it was.
     """
@@ -63,9 +62,12 @@ class RoundedProduct:
     @property
     def spread(self) -> Array:
         """The scales in a shape that broadcasts."""
-        if self.axis is None:
-            return self.scale
-        return self.scale.reshape([-1 if axis == self.axis else 1 for axis in range(self.integers.ndim)])
+        return along(self.scale, self.axis or 0, self.integers.ndim)
+
+
+def along(values: Array, axis: int, rank: int) -> Array:
+    """Return one value for all, or one for each index of an axis, in a shape that broadcasts to ``rank`` axes."""
+    return values.reshape(() if values.size == 1 else [-1 if each == axis % rank else 1 for each in range(rank)])
 
 
 def rounded_products(
@@ -174,14 +176,10 @@ def rounded(
     added to the diagonal. The best of several scales is taken, columns are rounded in turn
     (:func:`~senseapp.compressions.obs.in_turn`), and the scale is fitted to the integers.
 
-    Args:
-        weight: (G, O, K), of G groups.
-        second: (G, K, K), second moment of the inputs, or their covariance where a bias takes up the mean.
-        least_scale: lower bound of scales, (G, O, 1).
-        largest: of the integers.
-        paired: whether columns 2i and 2i + 1 of one sign add up to at most :data:`MOST_OF_A_PAIR`, as onnxruntime adds
-            two products of 8 bits in 16, with saturation, on processors without VNNI.
-        own: integers and scale that the weight is made of; rows in which these are allowed keep them.
+    ``second``, (G, K, K), is the second moment of the inputs, or their covariance where a bias takes up the mean;
+    ``least_scale``, (G, O, 1), bounds scales. If ``paired``, columns 2i and 2i + 1 of one sign add up to at most
+    :data:`MOST_OF_A_PAIR`, as onnxruntime adds two products of 8 bits in 16, with saturation, on processors without
+    VNNI. Rows that may keep their ``own`` integers and scale do.
     """
     moments, least_scale = obs.damped(second, least=DAMPING), least_scale.clamp_min(_LEAST_SCALE)
     highest = weight.abs().amax(2, keepdim=True)
