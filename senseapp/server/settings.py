@@ -40,7 +40,8 @@ class ServerSettings:
         upload_mb, uploads_mb: size of one upload, and of all users' uploads.
         keep_days: days after which an untouched run is deleted; 0 keeps all.
         job_processes: whether runs are measured in their own processes, rather than in threads of this one.
-        recommend_seconds: longest predicted time of a recommendation that follows a run by itself; 0: none follows.
+        recommend_seconds: longest predicted time of a recommendation that follows a run by itself, unless targets are
+            the goal of the run; 0: none follows.
         runs_per_minute: per user, who may ask for twice as many jobs on runs, and ten times as many uploads.
     """
 

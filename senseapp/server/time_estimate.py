@@ -214,7 +214,8 @@ class RuntimePredictor:
     Args:
         path: file of its state; a missing or damaged one is created.
         calibrate: times this machine, called at most once.
-        recommend_seconds: longest predicted time of a recommendation that follows a run by itself; 0: nothing does.
+        recommend_seconds: longest predicted time of a recommendation that follows a run by itself, unless targets are
+            the goal of the run; 0: nothing does.
     """
 
     def __init__(self, path: Path, *, calibrate: Callable[[], MachineSpeed], recommend_seconds: float = 0) -> None:
@@ -268,7 +269,7 @@ class RuntimePredictor:
         return self.steps(jobs, kind=kind_of(result.spec), load=load)
 
     def follows(self, spec: RunSpec, profile: ModelProfile, images: int) -> Follows:
-        """Return what follows a run: the recommendation if it is quick, else the file of the original in int8."""
+        """Return what follows a run: the recommendation if quick or the goal, else the file of the original in int8."""
         if not self._longest or spec.goal == "look" or spec.sensitivity.mode == "quick":
             return "nothing"
         work = self._workload(spec, profile, images)
@@ -276,7 +277,7 @@ class RuntimePredictor:
             sum(step.seconds for step in self.steps([job], kind=kind_of(spec)))
             for job in (work.schedule(), work.file())
         )
-        if schedule <= self._longest:
+        if schedule <= self._longest or spec.goal == "targets":
             return "schedule"
         return "file" if makes_files(spec.goal) and file <= self._longest * SEARCHES_PER_FILE else "nothing"
 

@@ -68,7 +68,8 @@ def test_selected_layers_and_quick_mode_cost_less():
         (1e9, "targets", "schedule"),
         (1e9, "look", "nothing"),
         (1, "smaller", "file"),
-        (1, "targets", "nothing"),
+        (1, "targets", "schedule"),  # without it the run would end without targets
+        (0, "targets", "nothing"),
         (1e-6, "smaller", "nothing"),
     ],
 )
