@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
     other = partner.compression if partner is not None else None
     task = Verification(run_id="", schedule=schedule, repair=arguments.repair, adapting=arguments.adapt, other=other)
     with phases() as progress:
-        evaluator = open_evaluator(TaskContext(folder=folder, observer=progress), other)
+        evaluator = open_evaluator(TaskContext(folder=folder, observer=progress), other, for_files=True)
         promise = promise_from(arguments, judged_by(evaluator))
         if promise is not None:
             check_promise(evaluator, promise)

@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     with phases() as progress:
         context = TaskContext(folder=folder, observer=progress)
-        evaluator = open_evaluator(context, task.other)
+        evaluator = open_evaluator(context, task.other, for_files=True)
         allowed, promise = tolerance_from(arguments, judged_by(evaluator))
         task = replace(task, allowed_drop=allowed if promise is None else promise.most, promise=promise)
         predicted = _predicted(evaluator, context, task.settings)

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     files: tuple[Path, ...] = ()
     with phases() as progress:
         context = TaskContext(folder=folder, observer=progress)
-        evaluator = open_evaluator(context)
+        evaluator = open_evaluator(context, for_files=True)
         allowed, promise = tolerance_from(arguments, judged_by(evaluator))
         task = RecommendationTask(run_id="", allowed_drop=allowed, promise=promise)
         record, found = task.search(evaluator, context)

@@ -192,9 +192,9 @@ def decision(
     )
 
 
-def _measured_on(one: Candidate) -> tuple[int, bool]:
-    """Return what tells the images of the files of one run apart."""
-    return one.images, one.held_out
+def _measured_on(one: Candidate) -> int:
+    """Return what tells the images of the files of one run apart: their number, held out from a schedule or not."""
+    return one.images
 
 
 def _by_images(files: tuple[Candidate, ...]) -> list[tuple[Candidate, ...]]:

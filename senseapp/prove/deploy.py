@@ -26,7 +26,7 @@ from senseapp.prove.findings import alike_everywhere, findings, preparation, sat
 from senseapp.prove.int8_files import Int8Files, MadeFile, int8_files
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
-from senseapp.prove.search_images import score_thresholds, with_held_out
+from senseapp.prove.search_images import score_thresholds
 from senseapp.reconstruct.write import stored_integers
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, own_bounds
@@ -184,8 +184,6 @@ def deployments(
 
     Raises InvalidSpec if the network cannot be written or run.
     """
-    if source.schedule is None and settings.kind != "float":
-        evaluator = with_held_out(evaluator)
     runtime, steps = evaluator.runtime(settings.runtime), OptionalSteps(evaluator.progress)
     layers = runtime.layers_of_nodes(source.network, {layer.name for layer in evaluator.profile.layers})
     if settings.kind == "float":  # with quantized weights as integers
@@ -300,7 +298,7 @@ class _TestedFiles:
                 shares = operator_shares(*(self._operators(each) for each in files.values()))
         elsewhere = times_elsewhere(evaluator, runtime, files, settings, steps) if is_asked else ()
         asked = settings if is_asked else replace(settings, kind="int8")  # limits are of the one asked for
-        proof = evaluator.images.proof
+        images, proof = evaluator.images, evaluator.images.proof
         record = Deployment(
             settings=settings,
             figures=figures,
@@ -313,7 +311,7 @@ class _TestedFiles:
             machine=runtime.machine(),
             findings=findings(figures, asked, images=len(proof), own_setting=own_setting),
             notes=(
-                evaluator.images.note,
+                images.note,
                 *filter(None, [thresholds_text(figures)]),
                 *steps.notes,
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
@@ -333,7 +331,7 @@ class _TestedFiles:
             content=files["file"],
             record=record,
             answers=file_answers(before, after, proof, task=evaluator.task, names=evaluator.class_names),
-            held_out=evaluator.images.held_out,
+            held_out=images.held_out or (images.are_apart and self._source.schedule is None),
             variant="" if is_asked else name,
         )
 

@@ -48,16 +48,23 @@ class ProofImages:
     """The images of a run: those that its curves were measured on, and those to prove a schedule on.
 
     The latter are others, where there are enough; ``note`` says which. Calibration images are taken from the former.
+    With ``measured``, the layers were measured on both, so that a schedule knows them, and only fitting does not.
     """
 
     curves: ImageSet
     proof: ImageSet
     note: str
+    measured: bool = False
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether nothing is fitted to the proof images."""
+        return self.proof is not self.curves
 
     @property
     def held_out(self) -> bool:
-        """Whether the proof images are others than those of the curves."""
-        return self.proof is not self.curves
+        """Whether the run has not measured its layers on the proof images either."""
+        return self.are_apart and not self.measured
 
 
 def curves_and_others(

@@ -1,8 +1,8 @@
 """Images that a search for int8 files uses: those that fit, and others that judge, screen and choose thresholds."""
 
-import copy
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -88,17 +88,21 @@ def calls_of(evaluator: ScheduleEvaluator, network: Network, images: ImageSet) -
 
 
 def with_held_out(evaluator: ScheduleEvaluator) -> ScheduleEvaluator:
-    """Return the same with a share of its images held out, where the run held out none and has some to spare."""
+    """Return the same with a share of its images kept from fitting, where the run held out none and has some to spare.
+
+    All files of such a run are measured on this share.
+    """
     curves, kept = evaluator.images.curves, int(HELD_OUT_SHARE * len(evaluator.images.curves))
-    if evaluator.images.held_out or kept < 4:  # fewer say nothing of a file
+    if evaluator.images.are_apart or kept < 4:  # fewer say nothing of a file
         return evaluator
-    order, found = draw_order(len(curves), len(curves), _SEED), copy.copy(evaluator)
-    found.images = ProofImages(
+    order = draw_order(len(curves), len(curves), _SEED)
+    images = ProofImages(
         curves=curves.subset(sorted(order[kept:])),
         proof=curves.subset(sorted(order[:kept])),
-        note=f"Measured on {kept} of the run's {len(curves)} images, which the file was not made with.",
+        note=f"Measured on {kept} of the run's {len(curves)} images, which the file was not fitted to.",
+        measured=True,
     )
-    return found
+    return replace(evaluator, images=images)
 
 
 def score_thresholds(evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapping[str, bytes]) -> dict[str, float]:

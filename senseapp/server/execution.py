@@ -129,11 +129,12 @@ class Measurement(RunTask):
         if sum(seconds.values()) > self.first_file_seconds:
             return
         from senseapp.prove.evaluator import ScheduleEvaluator  # torch has loaded by now
+        from senseapp.prove.search_images import with_held_out
 
         progress = Progress(context.observer.phase, title=StepTitle.INT8)
         try:
             evaluator = ScheduleEvaluator.open(so_far, data_roots=context.data_roots, progress=progress)
-            RecommendationTask(run_id=self.run_id).keep_original(evaluator, context)
+            RecommendationTask(run_id=self.run_id).keep_original(with_held_out(evaluator), context)
         except Exception as error:  # of many packages, or of too little memory: without the file, the run is complete
             if error is progress.stopped:
                 raise

@@ -170,7 +170,7 @@ class EvaluatorTask(FinishedRunTask[OutcomeT_co]):
 
     def find_out(self, context: TaskContext) -> OutcomeT_co:
         """Load the model and the images, do the work and return the outcome."""
-        return self.make(open_evaluator(context, getattr(self, "other", None)), context)
+        return self.make(open_evaluator(context, getattr(self, "other", None), for_files=self.keeps_model), context)
 
     @abstractmethod
     def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> OutcomeT_co:
@@ -183,11 +183,18 @@ def key_of(question: str) -> str:
     return hashlib.sha256(question.encode()).hexdigest()[:16]
 
 
-def open_evaluator(context: TaskContext, other: CompressionConfig | None = None) -> ScheduleEvaluator:
-    """Load the model and the images of the run for schedules; ``other`` configures a second run's compression."""
+def open_evaluator(
+    context: TaskContext, other: CompressionConfig | None = None, *, for_files: bool = False
+) -> ScheduleEvaluator:
+    """Load the model and the images of the run for schedules; ``other`` configures a second run's compression.
+
+    ``for_files`` keeps some images from fitting, on which all files of the run are measured.
+    """
     from senseapp.prove.evaluator import ScheduleEvaluator  # torch loads here, not when the app starts
+    from senseapp.prove.search_images import with_held_out
 
     progress = context.observer.phase
     progress(StepTitle.READ)
     result = context.folder.load_result()
-    return ScheduleEvaluator.open(result, other=other, data_roots=context.data_roots, progress=progress)
+    evaluator = ScheduleEvaluator.open(result, other=other, data_roots=context.data_roots, progress=progress)
+    return with_held_out(evaluator) if for_files else evaluator

@@ -18,6 +18,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.prove.evaluator import ScheduleEvaluator, load_proof_images
 from senseapp.prove.prove import prove, validate
 from senseapp.prove.recommend import strongest_schedule
+from senseapp.prove.search_images import with_held_out
 from senseapp.records.measurement import loss_with_interval
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
@@ -87,7 +88,7 @@ def test_few_images_and_noise_are_not_split(count, indicative, kept):
         (None, "random", 128, 0, "Measured on the 128 images"),
     ],
 )
-def test_images_for_proofs_are_others_where_there_are_enough(sparse, samples, kind, curves, held_out, note):
+def test_images_for_proofs_are_others_where_there_are_enough(sparse, evaluator, samples, kind, curves, held_out, note):
     spec = replace(sparse.spec, sensitivity=replace(sparse.spec.sensitivity, num_samples=samples))
     spec = replace(spec, data=replace(spec.data, kind=kind))
     parts = load_proof_images(replace(sparse, spec=spec, num_samples=curves), load_model(ModelSpec()))
@@ -96,6 +97,11 @@ def test_images_for_proofs_are_others_where_there_are_enough(sparse, samples, ki
     assert parts.held_out == bool(held_out)
     assert not held_out or len(parts.proof) == held_out
     assert kind == "random" or not held_out or not set(parts.curves.names) & set(parts.proof.names)
+    of_files = with_held_out(replace(evaluator, images=parts))
+    assert of_files.images.held_out == bool(held_out)  # what the layers were measured on is not
+    assert len(of_files.images.proof) == (held_out or int(0.3 * curves))
+    fitted = set(of_files.images.curves.names)
+    assert kind == "random" or not (fitted | set(of_files.repair_images.names)) & set(of_files.images.proof.names)
 
 
 def test_a_proof_equals_measuring_by_hand(evaluator):

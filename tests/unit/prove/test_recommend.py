@@ -27,6 +27,7 @@ from senseapp.server.run_tasks import LayerAnswers, Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from tests.cases import examples, first_of
+from tests.few_digits import NUM_DIGITS
 from tests.pages import records
 
 ALLOWED = 0.01
@@ -222,9 +223,9 @@ def test_the_proof_of_adapted_weights_is_found_where_the_page_looks_for_it() -> 
 
 
 @pytest.fixture(scope="module")
-def recommended(few_digits, tmp_path_factory):
-    """A run of the demo's last layers, and the recommendation that is a part of it."""
-    sensitivity = SensitivitySpec(compression=SparsityConfig(), levels=(0.5, 0.9), layers=("layer4*",), num_samples=100)
+def recommended(few_digits, quick_times, tmp_path_factory):
+    """A run of the demo's last layers that holds no image out, and the recommendation that is a part of it."""
+    sensitivity = SensitivitySpec(compression=SparsityConfig(), levels=(0.5, 0.9), layers=("layer4.1.conv1",))
     backend = Backend(tmp_path_factory.mktemp("home"), workers=0, settings=ServerSettings(recommend_seconds=10_000))
     service = Service(backend)
     run_id = service.start(RunSpec(sensitivity=sensitivity))
@@ -249,6 +250,17 @@ def test_a_run_whose_files_fail_is_done_and_says_why(few_digits, tmp_path, monke
     assert record.state is RunState.DONE
     assert record.error == "All layers are measured. The files could not be made: The runtime is gone."
     backend.close()
+
+
+@pytest.mark.wide
+def test_all_files_of_a_run_without_held_out_images_are_measured_on_the_same_share(recommended) -> None:
+    service, run_id, outcome = recommended
+    assert service.result(run_id).num_samples == NUM_DIGITS
+    found = service._backend.store.folder(run_id).candidates()
+    assert {each.form for each in found} > {"int8", "weights", "onnx"}
+    assert {(each.images, each.loss.baseline) for each in found} == {(int(0.3 * NUM_DIGITS), found[0].loss.baseline)}
+    assert {each.held_out for each in found if each.schedule is None} == {True}
+    assert {each.held_out for each in found if each.schedule is not None} == {outcome.held_out} == {False}
 
 
 @pytest.mark.wide

@@ -61,6 +61,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         context.folder.save("first", Delivery(candidates=(a_candidate("int8", size=10, share=0.5, lost=0.0),)))
 
     monkeypatch.setattr(ScheduleEvaluator, "open", lambda _result, *, data_roots, progress: progress)
+    monkeypatch.setattr("senseapp.prove.search_images.with_held_out", lambda progress: progress)
     monkeypatch.setattr(execution, "time_convolutions", fake_calibration)
     monkeypatch.setattr(RecommendationTask, "keep_original", keep_original)
     return failures
