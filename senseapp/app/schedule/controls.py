@@ -221,7 +221,8 @@ def layer_table(run_id: str, schedule: Schedule | None, result: RunResult) -> No
         key=key,
         hide_index=True,
         placeholder="",
-        height=35 * min(len(rows) + 1, 16) + 3,  # of Streamlit's rows with their heads, before the table scrolls
+        row_height=_ROW_PIXELS,
+        height=_ROW_PIXELS * min(len(rows), 10) + 38,  # with the head, before the table scrolls
         column_order=["row", "amount", "locked", "least", "most", "reason", "alone", "share", "damage"],
         disabled=["row", "alone", "share", "damage", "reason"],
         column_config=_columns(compression),
@@ -239,6 +240,9 @@ def layer_table(run_id: str, schedule: Schedule | None, result: RunResult) -> No
         )
 
 
+_ROW_PIXELS = 52  # of two lines
+
+
 def _columns(compression: CompressionDescription) -> dict[str, Any]:
     scale = compression.scale
     low, high = map(scale.shown, scale.bounds)
@@ -247,15 +251,15 @@ def _columns(compression: CompressionDescription) -> dict[str, Any]:
     untouched = f"{scale.untouched:g} leaves a layer alone." if scale.untouched else None
     number = st.column_config.NumberColumn
     return {
-        "row": st.column_config.TextColumn("Layer", width="medium"),
+        "row": st.column_config.TextColumn("Layer", width=170),
         "amount": number(compression.amount, width="small", help=untouched, **bounds),
         "locked": st.column_config.CheckboxColumn("Locked", width="small"),
         "least": number("At least", width="small", **bounds),
         "most": number("At most", width="small", **bounds),
-        "reason": st.column_config.TextColumn("Why", help="Why a layer is left alone."),
-        "alone": st.column_config.TextColumn("Loses alone"),
+        "reason": st.column_config.TextColumn("Why", width=112, help="Why a layer is left alone."),
+        "alone": st.column_config.TextColumn("Loses alone", width=150),
         "share": number("Weights", width="small", format="%.1f %%", help="Share of all compressible weights."),
-        "damage": st.column_config.TextColumn("Predicted", width="small"),
+        "damage": st.column_config.TextColumn("Predicted", width=125),
     }
 
 
