@@ -29,7 +29,7 @@ from senseapp.views.words.wording import caveat_of, reached_note
 READING = "Each layer alone: compress blue ones, spare red ones."
 _INTERVALS = " Lines are 95 % intervals; a ring: no clear loss; grey: too few images to say."
 _ESTIMATED = " Pale bars are estimates: length and colour may change once they are measured."
-_LONGEST_NAME, _NAME_WIDTH = 20, 150  # characters and pixels of the column of a layer's name
+_LONGEST_NAME, _NAME_WIDTH = 21, 150  # characters and pixels of the column of a layer's name
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
 
 
