@@ -27,7 +27,7 @@ from senseapp.core.texts import plural
 from senseapp.descriptions.targets import TARGETS, USUAL_TARGET, target_of_file
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.metrics.base import SIGNIFICANCE
-from senseapp.records.candidate import SAME_TIME, Candidate, with_one_original
+from senseapp.records.candidate import SAME_BYTES, SAME_TIME, Candidate, with_one_original
 from senseapp.records.promise import Promise, largest_loss, verdicts
 from senseapp.records.resolution import unseen_below
 from senseapp.records.spec import Goal
@@ -44,9 +44,6 @@ Standing = Literal[
     "other target",
 ]
 """What a decision says of one file."""
-
-_SAME_BYTES = 0.05
-"""Relative difference of sizes that decides nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,28 +234,23 @@ def dominates(one: Candidate, other: Candidate) -> bool:
         return False
     if not one.loss.delta <= other.loss.delta:
         return False
-    if _size(one) > _size(other) * (1 + _SAME_BYTES) or _time(one) > _time(other) * (1 + SAME_TIME):
+    if _size(one) > _size(other) * (1 + SAME_BYTES) or _time(one) > _time(other) * (1 + SAME_TIME):
         return False
     mine, theirs = one.figures.time_ratio, other.figures.time_ratio
     is_quicker = mine.high < theirs.low and mine.value < theirs.value * (1 - SAME_TIME)
-    return is_quicker or _size(one) < _size(other) * (1 - _SAME_BYTES) or one.loss.ci_high < other.loss.ci_low
+    return is_quicker or _size(one) < _size(other) * (1 - SAME_BYTES) or one.loss.ci_high < other.loss.ci_low
 
 
 def _is_better_schedule(one: Candidate, other: Candidate) -> bool:
     """Return whether the schedule of ``one`` saves about as much and loses clearly less."""
     if one.schedule is None or other.schedule is None or not one.loss.delta <= other.loss.delta:
         return False
-    return _bytes_left(one) <= _bytes_left(other) * (1 + _SAME_BYTES) and one.loss.ci_high < other.loss.ci_low
-
-
-def is_clearly_smaller(one: Candidate) -> bool:
-    """Return whether a file has fewer bytes than the original's, by more than a difference that decides nothing."""
-    return _size(one) <= one.original.file_bytes * (1 - _SAME_BYTES)
+    return _bytes_left(one) <= _bytes_left(other) * (1 + SAME_BYTES) and one.loss.ci_high < other.loss.ci_low
 
 
 def pays(one: Candidate) -> bool:
     """Return whether a file is clearly smaller or faster than the original."""
-    return is_clearly_smaller(one) or one.is_faster
+    return one.is_smaller or one.is_faster
 
 
 def _size(one: Candidate) -> float:
@@ -309,7 +301,7 @@ class _Question:
     def _key(self, one: Candidate) -> tuple[object, ...]:
         if self.goal == "targets":
             return _bytes_left(one), one.form != "weights", one.loss.delta, one.file
-        rank, size, time = self.rank(one), _step(_size(one), _SAME_BYTES), _step(_time(one), SAME_TIME)
+        rank, size, time = self.rank(one), _step(_size(one), SAME_BYTES), _step(_time(one), SAME_TIME)
         first = (time, one.loss.delta) if self.goal == "faster" and rank == 0 else (size, time, one.loss.delta)
         return rank, not one.runs, *first, _size(one), one.file
 
@@ -319,9 +311,9 @@ class _Question:
             return None if one.schedule is None else 0
         if self.goal == "faster":
             as_fast = _time(one) <= 1 + SAME_TIME
-            return 0 if one.is_faster else 1 if is_clearly_smaller(one) and as_fast else None
-        as_small = _size(one) <= one.original.file_bytes * (1 + _SAME_BYTES)
-        return 0 if is_clearly_smaller(one) else 1 if one.is_faster and as_small else None
+            return 0 if one.is_faster else 1 if one.is_smaller and as_fast else None
+        as_small = _size(one) <= one.original.file_bytes * (1 + SAME_BYTES)
+        return 0 if one.is_smaller else 1 if one.is_faster and as_small else None
 
     def standing(self, one: Candidate, choice: Candidate | None) -> Standing:
         """Return what is said of one of the files."""

@@ -29,6 +29,8 @@ Form = Literal["weights", "small", "onnx", "int8", "mixed"]
 _WIDEST = 1 - CONFIDENCE
 """Error of the first of :attr:`Candidate.bounds`."""
 MOST_BOUNDS = 12  # each with half the error of the one before: enough for 2,048 alternatives (Bonferroni)
+SAME_BYTES = 0.05
+"""Relative difference of sizes that decides nothing."""
 SAME_TIME = 0.03
 """Relative difference of median times that repeated measurements on one machine do not tell apart."""
 
@@ -148,6 +150,11 @@ class Candidate:
         ratio = self.figures.time_ratio
         return ratio.high < 1 and ratio.value <= 1 - SAME_TIME
 
+    @property
+    def is_smaller(self) -> bool:
+        """Whether it has fewer bytes than the original's, by more than a difference that decides nothing."""
+        return self.figures.file_bytes <= self.original.file_bytes * (1 - SAME_BYTES)
+
     def upper_bound(self, metric: str, error: float) -> float:
         """Return the bound of the loss on new images with the probability of ``error`` to be wrong; NaN if unknown."""
         change = change_in(self.figures.changes, metric)
@@ -243,6 +250,8 @@ class Candidate:
         in_float = f", {plural(kept, 'part')} in full precision" if kept and self.form == "mixed" else ""
         if self.form == "onnx":  # with kept ones, a file of a search for int8 that computes nothing in int8
             in_float = ", only its weights in 8 bits" if kept else "" if "bits" in how else " in full precision"
+            if not in_float and not self.is_smaller:  # stored as they were
+                how += ", stored about as large as the original"
         return f"{self.title}{in_float}{how}"
 
 

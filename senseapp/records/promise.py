@@ -147,7 +147,7 @@ def shortfall(candidates: Sequence[Candidate], promise: Promise) -> str:
         return ""
     known = [each for each in candidates if found[each.file].is_known]
     if not known and not any(each.held_out for each in candidates):
-        return f"A promise takes unseen images, and this run has none left: {needed_text(promise)} for this one."
+        return too_few(0, promise)
     if not known:
         return "Nothing can be promised of these files: they have no figure that is a share of answers or objects."
     best = min(known, key=lambda each: found[each.file].bound)
@@ -177,7 +177,9 @@ def needed_text(promise: Promise) -> str:
 
 def too_few(images: int, promise: Promise) -> str:
     """Return that so many held-out images promise less, even of a file that loses nothing; empty where they do not."""
-    best = upper_bound_of_share(0, images, 1 - TestSequence(error=1 - promise.confidence).next_error) if images else 1.0
+    if not images:
+        return f"Nothing can be promised without unseen images, and this run has none: it takes {needed_text(promise)}."
+    best = upper_bound_of_share(0, images, 1 - TestSequence(error=1 - promise.confidence).next_error)
     if best <= promise.most:
         return ""
     return (

@@ -262,7 +262,8 @@ class Backend:
         """Return the steps of a job before its model is loaded; none for work that is not planned, or not yet."""
         if isinstance(task, RecommendationTask | DeliverTask):
             schedule = isinstance(task, RecommendationTask)
-            return self.speeds.task_steps(folder.load_result(), with_schedule=schedule, load=load)
+            in_float = isinstance(task, DeliverTask) and task.settings.kind == "float"
+            return self.speeds.task_steps(folder.load_result(), with_schedule=schedule, load=load, in_float=in_float)
         spec, earlier = record.spec, self.store.finished_specs(record.owner)
         count = num_images(spec, self.image_counts)
         is_known = self.speeds.known and self.cards.knows(spec.model)

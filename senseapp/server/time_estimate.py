@@ -148,6 +148,10 @@ class Workload:
         """Return the seconds of making and measuring the file of the original weights in int8."""
         return self._steps(_FILE, min(self.num_images, _FILE_IMAGES))
 
+    def float_file(self) -> Seconds:
+        """Return the seconds of making and measuring a file in float."""
+        return self._steps({**_READ, **_FLOAT_TEST}, min(self.num_images, _FILE_IMAGES))
+
     def schedule(self) -> Seconds:
         """Return the seconds of recommending a schedule, with its files."""
         settings, layers = self.spec.sensitivity, sum(layer.runs for layer in self.profile.layers)
@@ -261,10 +265,12 @@ class RuntimePredictor:
             jobs.append(work.schedule())
         return self.steps(jobs, kind=kind_of(spec), load=load)
 
-    def task_steps(self, result: RunResult, *, with_schedule: bool, load: float) -> tuple[PlannedStep, ...]:
-        """Return the steps of the files of a finished run, and of the search for a schedule."""
+    def task_steps(
+        self, result: RunResult, *, with_schedule: bool, load: float, in_float: bool = False
+    ) -> tuple[PlannedStep, ...]:
+        """Return the steps of the files of a finished run, or of one file ``in_float``, and of a search."""
         work = self._workload(result.spec, result.profile, result.num_samples)
-        jobs = [work.file()] if makes_files(result.spec.goal) else []
+        jobs = [work.float_file()] if in_float else [work.file()] if makes_files(result.spec.goal) else []
         jobs += [work.schedule()] if with_schedule else []
         return self.steps(jobs, kind=kind_of(result.spec), load=load)
 

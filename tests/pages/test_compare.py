@@ -13,7 +13,7 @@ from senseapp.records.schedule import Schedule
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.deployments import a_candidate, some_figures
+from tests.deployments import a_candidate, a_judged_candidate, some_figures
 from tests.distiller_tables import TABLE
 from tests.pages.conftest import finish, open_page, texts, tick
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
@@ -106,6 +106,22 @@ def test_all_files_are_judged_by_what_may_be_lost_in_the_first_run(app, backend:
     assert "What a file may lose is for all runs what is set on Results of A." in texts(app)
     makers = [each.key for each in app.button if each.label == "Make the original's file (ONNX)"]
     assert makers == [f"recommendation.original.{run_id}" for run_id in pair]  # both say to keep it
+    assert in_url(app, "tolerated") == ["0.2"]
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_the_promise_of_results_holds_here_and_in_the_link(app, backend: Backend, pair: list[str], runs: int) -> None:
+    for run_id in pair:
+        found = Delivery(candidates=(a_judged_candidate(4, 500, metric="top1"),))
+        backend.store.folder(run_id).save("first", found)
+    open_page(app, "pages/results.py", run=pair[0])
+    app.toggle(key=f"results.promised.{pair[0]}").set_value(True).run()
+    open_compare(app, *pair[:runs])
+    assert texts(app).count("Keep the original") == runs
+    assert in_url(app, "promised") == ["yes"]
+    del app.session_state["senseapp.session"]  # somebody else opens the link
+    open_compare(app, *pair[:runs], promised="yes")
+    assert texts(app).count("Keep the original") == runs
 
 
 def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, pair: list[str]) -> None:

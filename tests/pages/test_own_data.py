@@ -161,7 +161,9 @@ def test_no_time_is_said_before_images_and_input_are_known(app: AppTest, monkeyp
             break
         time.sleep(0.05)
         app.run()
-    assert "The time is predicted once model and images have been read." in [text.value for text in app.markdown]
+    assert "You can already press Run. The time is predicted once model and images have been read." in [
+        text.value for text in app.markdown
+    ]
     assert not app.button(key="analyze.run").disabled
     seen.set()
     wait_for_card(app)

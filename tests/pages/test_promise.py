@@ -102,3 +102,6 @@ def test_the_schedule_page_offers_only_files_that_keep_it(app: AppTest, task: De
         warnings(app)
     )
     assert downloads(app) == ["Get the file that runs (ONNX), 3.00 kB"]
+    app.button_group(key=f"schedule.tolerated.{task.run_id}").set_value(0.002).run()
+    assert "takes at least 1,578 unseen images" in warnings(app)
+    assert "would not help" not in warnings(app)  # of one file: the number of images decides first

@@ -148,7 +148,7 @@ def test_files_for_speed_are_drawn_by_their_times(app: AppTest, finished_run, ba
     assert "Time of a call here" in chart
     assert "times_low" in chart
     assert "Size on disk" not in chart
-    assert "Worth it for a faster file" in texts(app)
+    assert "Files are judged by time" in texts(app)
 
 
 def test_a_recommendation_that_cannot_be_read_is_said_and_the_page_stays(

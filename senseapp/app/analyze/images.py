@@ -219,7 +219,7 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[
         here = not data.name or is_downloaded(data.name)
         wait_for(
             lambda: backend.survey_of(listing, model),
-            lambda: "Looking at the images." if here else f"{download_progress(data.name)}. You can already press Run.",
+            lambda: "Looking at the images." if here else f"{download_progress(data.name)}.",
         )
         return model, None
     task = task_named(model.task)

@@ -155,9 +155,9 @@ def _reading(model: ModelSpec) -> str:
     come = weights_so_far() if model.pretrained else 0
     entry = find_entry(model.library, model.name)
     if not come or entry is None:
-        return "Reading the model. You can already press Run."
+        return "Reading the model."
     whole = entry.num_params * int(DENSE_BITS) // 8
-    return f"Fetching the published weights: {come // MB:,} of about {whole // MB:,} MB. You can already press Run."
+    return f"Fetching the published weights: {come // MB:,} of about {whole // MB:,} MB."
 
 
 def _show(profile: ModelProfile, task: Task) -> None:

@@ -199,7 +199,7 @@ def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
     The time is left open while it is not known; a file is named where files are made by themselves.
     """
     if profile is None:
-        return "The time is predicted once model and images have been read."
+        return "You can already press Run. The time is predicted once model and images have been read."
     inputs, settings, groups = backend.service().inputs, spec.sensitivity, None
     if settings.compression.description.removes_channels:
         with suppress(SenseError):  # the model's card, above, says why

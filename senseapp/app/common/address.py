@@ -175,7 +175,7 @@ def choose(
 
 def setting(scope: str, name: str, form: Form[T], usual: T) -> T:
     """Return a setting of a run as it was chosen last, without a widget; ``usual`` where it was not."""
-    here = bool(scope) and st.query_params.get(RUN_PARAMETER, "") == scope
+    here = bool(scope) and st.query_params.get_all(RUN_PARAMETER) == [scope]
     text = st.query_params.get(name, "") if here else session().addressed.get(scope, {}).get(name, "")
     with suppress(ValueError):
         return form.read(text) if text else usual
@@ -190,6 +190,17 @@ def this_visit() -> Visit:
     if (last.page, last.scope) != (page, scope) or (back and last.query != query):
         session().visit = Visit(number=last.number + 1, page=page, scope=scope, went_back=back, query=query)
     return session().visit
+
+
+def follow(run_id: str, names: Iterable[str]) -> None:
+    """Keep settings of one run in the address of Compare: as this session drew them, else as the link has them."""
+    texts, drawn = session().addressed.setdefault(run_id, {}), session().bound.get(run_id, {})
+    for name in names:
+        linked, text = st.query_params.get(name, ""), texts.get(name, "")
+        text = text if name in drawn else linked or text
+        _keep(texts, {name: text})
+        if text != linked:
+            write_address("compare", {name: text})
 
 
 def hold(scope: str, names: Iterable[str]) -> None:

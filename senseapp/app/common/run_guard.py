@@ -213,6 +213,7 @@ def watched(task: TaskT, *, cancel: str) -> bool:
 
 
 _TOLERANCES = (0.2, 0.5, 1.0, 2.0, 5.0)  # of the usual one
+ASKED_SETTINGS = ("for", "tolerated", "promised")  # in the address, of what asked_of reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from senseapp.app.common.address import choose
 from senseapp.app.common.expert import metric_help, metrics_offered, metrics_shown
 from senseapp.app.common.figure import show_caveat
 from senseapp.app.common.notices import complain, errors_here
-from senseapp.app.common.run_guard import run_labels, run_line
+from senseapp.app.common.run_guard import ASKED_SETTINGS, run_labels, run_line
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -46,6 +46,8 @@ def choose_runs() -> list[RunRecord]:
         chosen = st.session_state[_RUNS]
         session().compared = tuple(chosen)
         st.query_params[RUN_PARAMETER] = chosen
+        for name in ASKED_SETTINGS:  # of the first of the runs before
+            st.query_params.pop(name, None)
 
     st.multiselect(
         "Runs",

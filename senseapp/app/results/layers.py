@@ -29,7 +29,7 @@ from senseapp.views.words.wording import caveat_of, reached_note
 READING = "Each layer alone: compress blue ones, spare red ones."
 _INTERVALS = " Lines are 95 % intervals; a ring: no clear loss; grey: too few images to say."
 _ESTIMATED = " Pale bars are estimates: length and colour may change once they are measured."
-_LONGEST_NAME = 34  # characters that fit into the column of a layer's name
+_LONGEST_NAME, _NAME_WIDTH = 21, 150  # characters and pixels of the column of a layer's name
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
 
 
@@ -119,7 +119,7 @@ def values_table(view: RunView) -> None:
     note = reached_note(view.result)
     if note:
         st.caption(note)
-    columns: dict[str, Any] = {"row": column.TextColumn("Layer", pinned=True, width=140)}
+    columns: dict[str, Any] = {"row": column.TextColumn("Layer", pinned=True, width=_NAME_WIDTH)}
     if note and view.result.profile.sizes_known:
         about = "The level that was truly reached."
         columns["reached_text"] = column.TextColumn("Reached", help=about, width=70)
@@ -129,7 +129,7 @@ def values_table(view: RunView) -> None:
             help=f"{metric.change_title}. Above zero is worse.",
             width=112 if metric.as_answers else 95,
         ),
-        "interval_text": column.TextColumn("95 % interval", width=105),
+        "interval_text": column.TextColumn("95 % interval", width=100),
     }
     if rows["source"].nunique() > 1:
         columns["source"] = column.TextColumn("Source", width=80)

@@ -267,6 +267,7 @@ def recommendation_figure(run_id: str, found: Recommendation, result: RunResult,
         return
     view, rows = METRICS[found.metric], files.recommended_frame(found)
     images = next(change.num_samples for change in found.tried[0].changes)
+    proven = "on unseen ones" if found.held_out else "the final test, on the run's own images too"
     figure(
         files.range_question(found.kind),
         models_chart(
@@ -279,7 +280,7 @@ def recommendation_figure(run_id: str, found: Recommendation, result: RunResult,
         alt_text=f"{found.headline}. {found.evidence}",
         key=f"recommendation.chart.{run_id}",
         caveat=caveat_of(result),
-        reading=f"Whole models, measured on {fmt.plural(images, 'image')} of the run; diamonds: on unseen ones.",
+        reading=f"Whole models, measured on {fmt.plural(images, 'image')} of the run; diamonds: {proven}.",
         data=rows,
         level=3,
         saves=not large,

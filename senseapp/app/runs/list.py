@@ -243,15 +243,15 @@ def _columns() -> dict[str, Any]:
 def _actions(chosen: Sequence[RunRecord]) -> None:
     """Show what can be done with the ticked runs; the oldest is the one that others are compared with."""
     if not chosen:
-        st.caption("Tick a run to share, tag, download or delete it; tick several to compare them.")
+        st.caption("Tick a run to share, tag, download or delete it; tick several to compare them.", width="content")
     if len(chosen) == 1:
         _actions_on(chosen[0])
     if st.button(
-        f"Compare {fmt.plural(len(chosen), 'run')}" if chosen else "Compare runs",
+        f"Compare {len(chosen)} runs" if len(chosen) > 1 else "Compare",
         key="runs.compare",
         icon=":material/compare_arrows:",
-        disabled=not 1 <= len(chosen) <= MOST_RUNS,
-        help=f"Tick up to {MOST_RUNS} runs. One alone compares its estimate with its measurement.",
+        disabled=not 1 < len(chosen) <= MOST_RUNS,
+        help=f"Tick two to {MOST_RUNS} runs.",
     ):
         oldest_first = sorted(chosen, key=lambda record: record.created_seconds)
         st.switch_page("pages/compare.py", query_params={RUN_PARAMETER: [record.run_id for record in oldest_first]})

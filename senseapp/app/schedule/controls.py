@@ -25,6 +25,7 @@ from senseapp.server.run_tasks import DropLimit
 from senseapp.solve.curve_set import damage_metric
 from senseapp.views.frames.files import SHARES
 from senseapp.views.frames.results import editing_frame, metrics_of
+from senseapp.views.words import format as fmt
 
 _METHODS = {"optimal": "Goal", "strongest": "Largest loss", "gamma": "Proportional"}
 _METHOD_HELP = md(
@@ -216,15 +217,20 @@ def layer_table(run_id: str, schedule: Schedule | None, result: RunResult) -> No
         "At least and At most limit one layer."
     )
     key = f"schedule.table.{session().edit_round}.{run_id}"
+    counted = f" {view.change_unit.split()[-1]}" if view.as_answers else ""  # which the heads say
     st.data_editor(
-        rows,
+        rows.assign(
+            row=rows["row"].map(fmt.distinct_names(rows["row"], 21)),
+            reason=rows["reason"].str.split(" (", regex=False).str[0],
+            **{name: rows[name].str.replace(counted, "", regex=False) for name in ("alone", "damage")},
+        ),
         key=key,
         hide_index=True,
         placeholder="",
         height=35 * min(len(rows) + 1, 16) + 3,  # of Streamlit's rows with their heads, before the table scrolls
         column_order=["row", "amount", "locked", "least", "most", "reason", "alone", "share", "damage"],
         disabled=["row", "alone", "share", "damage", "reason"],
-        column_config=_columns(compression),
+        column_config=_columns(compression, view.change_title),
         on_change=lambda: _take_edits(key, run_id, rows, compression.scale),
         alt="Amount, lock and limits of each layer",
     )
@@ -239,7 +245,7 @@ def layer_table(run_id: str, schedule: Schedule | None, result: RunResult) -> No
         )
 
 
-def _columns(compression: CompressionDescription) -> dict[str, Any]:
+def _columns(compression: CompressionDescription, lost: str) -> dict[str, Any]:
     scale = compression.scale
     low, high = map(scale.shown, scale.bounds)
     bounds: dict[str, Any] = {"min_value": low, "max_value": high, "step": scale.step}
@@ -247,15 +253,15 @@ def _columns(compression: CompressionDescription) -> dict[str, Any]:
     untouched = f"{scale.untouched:g} leaves a layer alone." if scale.untouched else None
     number = st.column_config.NumberColumn
     return {
-        "row": st.column_config.TextColumn("Layer", width="medium"),
-        "amount": number(compression.amount, width="small", help=untouched, **bounds),
+        "row": st.column_config.TextColumn("Layer", width=150),
+        "amount": number(compression.amount, width=70, help=untouched, **bounds),
         "locked": st.column_config.CheckboxColumn("Locked", width="small"),
         "least": number("At least", width="small", **bounds),
         "most": number("At most", width="small", **bounds),
-        "reason": st.column_config.TextColumn("Why", help="Why a layer is left alone."),
-        "alone": st.column_config.TextColumn("Loses alone"),
-        "share": number("Weights", width="small", format="%.1f %%", help="Share of all compressible weights."),
-        "damage": st.column_config.TextColumn("Predicted", width="small"),
+        "reason": st.column_config.TextColumn("Why", width=155, help="Why a layer is left alone."),
+        "alone": st.column_config.TextColumn("Loses alone", width=162, help=f"{lost}, of this layer alone."),
+        "share": number("Weights", width=66, format="%.1f %%", help="Share of all compressible weights."),
+        "damage": st.column_config.TextColumn("Predicted", width=112, help=f"{lost}, predicted of this amount."),
     }
 
 

@@ -74,10 +74,11 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             work = backend.service().work
             known, asked = work.candidates(run_id), asked_of(backend.service().run(run_id), result.judged_by)
             made = tuple(each for each in known if each.schedule == proof.schedule)
+            suffice = has_enough_images(known, promise)
             if work.outcome(task) is None:
                 if any(each.runs for each in made):  # by the run itself, or with other settings
-                    _files(run_id, Delivery(candidates=made), promise, asked)
-                if not has_enough_images(known, promise):
+                    _files(run_id, Delivery(candidates=made), promise, asked, says_why=suffice)
+                if not suffice:
                     return
             runtime = runtime_words(task.settings.runtime)
             runs = f"which {runtime.label} runs {runtime.runs_on}".rstrip()
@@ -94,7 +95,7 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                 "more than is tolerated, adapted ones are tried too.",
             )
             if delivery is not None:
-                _files(run_id, delivery, promise, asked)
+                _files(run_id, delivery, promise, asked, says_why=suffice)
             elif task.settings.kind != "float" and not backend.service().run(run_id).read_only:
                 _time_int8(run_id, task.settings)
 
@@ -173,10 +174,10 @@ def _choose(proof: Verification, result: RunResult, allowed: float) -> DeploySet
     )
 
 
-def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Asked) -> None:
+def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Asked, *, says_why: bool) -> None:
     """Show each file with its own figures and its button, the best of those that run first.
 
-    Files that do not keep a promise have no button.
+    Files that do not keep a promise have no button; ``says_why``: but what it takes to keep it.
     """
     known = backend.service().work.candidates(run_id)
     answer = asked.decide(known)
@@ -187,7 +188,7 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
     tests = verdicts(known, promise) if promise is not None else {}
     good = [each for each in delivery.candidates if promise is None or tests[each.file].holds]
     for place, each in enumerate(running):
-        refused = refusal(tests[each.file], promise) if promise is not None else ""
+        refused = refusal(tests[each.file], promise) if promise is not None and says_why else ""
         said = STANDINGS[answer.standings[each.file]]
         against = refused or ("" if answer.offers(each) else f"{said[0].upper()}{said[1:]}.")
         st.markdown(md("**{}**: {}", each.made_of, answer.line(each)))

@@ -42,7 +42,7 @@ def layer_axis(rows: list[str]) -> alt.Y:
     axis = alt.Axis(
         title=None,
         labelOverlap=False,
-        labelLimit=220,
+        labelLimit=0,  # in large type, a limit would cut the ends of names
         labelExpr=cut_labels(rows),
         ticks=False,
         domain=False,

@@ -153,7 +153,8 @@ def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], pi
 
     ``rows`` are those of :func:`senseapp.views.frames.comparison.pair_frame`, ``labels`` those of the sides in order.
     """
-    domain = drop_domain(rows, metric)
+    low, high = drop_domain(rows, metric)
+    domain = low, min(high, 100.0) if metric.is_share or metric.as_answers else high
     drawn = cut_short(rows.assign(extreme=""), domain)
     layers_shown = list(dict.fromkeys(rows["row"]))
     base: alt.Chart = alt.Chart(drawn).encode(

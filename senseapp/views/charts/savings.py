@@ -49,6 +49,7 @@ def candidates_chart(
     ends = [float(values.min()), float(values.max())]
     # its title above it: beside it, a low chart would cut it
     axis = alt.Axis(title=y_title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8)
+    axis.labelExpr = "format(datum.value, '~r')"  # of one value, Vega would write 100.000000
     legend = alt.Legend(orient="top", title=None, columns=1, labelLimit=420, symbolStrokeWidth=0)
     across = alt.Scale(zero=True)
     if against == "times":  # an interval that says nothing would leave no room for the others

@@ -32,10 +32,10 @@ STANDINGS: dict[Standing, str] = {
 }
 """What a decision says of a file."""
 JUDGED_FOR: dict[Goal, str] = {
-    "smaller": "Worth it for a smaller file.",
-    "faster": "Worth it for a faster file; where none is clearly faster, for a smaller one that takes no longer.",
-    "targets": "Worth it for targets: a schedule is recommended, with the file that its answers were measured in.",
-    "look": "Worth it for a smaller file, as only the layers were asked for.",
+    "smaller": "Files are judged by size.",
+    "faster": "Files are judged by time; where none is clearly faster, by size, if they take no longer.",
+    "targets": "Schedules are judged: one is recommended, with the file that its answers were measured in.",
+    "look": "Files are judged by size, as only the layers were asked for.",
 }
 """What the files of a run are judged for, by its goal."""
 
@@ -222,7 +222,7 @@ def recommended_frame(found: Recommendation) -> pd.DataFrame:
     rows = []
     for source, figure, change, whole in known:
         if change is not None:
-            images = f"{change.num_samples} images{', not used for anything else' if whole else ''}"
+            images = f"{change.num_samples} images{', not used for anything else' if whole and found.held_out else ''}"
             text = f"{view.value_text(change.value)} ({images})"
             rows.append(_model_row(source, found.kind, figure, _ends(change), view, text, whole=whole))
     return _models(rows)

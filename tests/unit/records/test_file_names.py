@@ -43,6 +43,8 @@ def test_files_of_one_schedule_are_told_apart_in_words() -> None:
     assert made[0] == "ONNX in full precision, fewer channels by the schedule"
     assert len(set(made)) == 3
     assert a_candidate("onnx", schedule=WIDTHS).made_of == "ONNX, 4 to 8 bits a weight by the schedule"
+    as_large = a_candidate("onnx", schedule=WIDTHS, size=18_700_000).made_of
+    assert as_large == "ONNX, 4 to 8 bits a weight by the schedule, stored about as large as the original"
 
 
 def test_a_file_with_16_bit_activations_says_so() -> None:

@@ -7,7 +7,7 @@ from senseapp.records.goal import usual_run
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.machine import LoadWatch, MachineSpeed, time_convolutions
 from senseapp.server.time_estimate import RuntimePredictor, Workload
-from tests.fake_session import LAYERS, a_profile, fake_calibration
+from tests.fake_session import LAYERS, a_profile, a_result, fake_calibration
 
 SECONDS = 11.0
 WORK = {StepTitle.LAYERS: SECONDS}
@@ -99,6 +99,11 @@ def test_what_an_earlier_run_has_made_takes_no_time(tmp_path):
     file = (StepTitle.INT8, StepTitle.WEIGHTS, StepTitle.OWN, StepTitle.PARTS)
     assert seconds(bits) == everything | dict.fromkeys(file, 0.0)
     assert seconds(zeros)[StepTitle.LAYERS] == 0 < seconds(bits)[StepTitle.LAYERS]
+
+
+def test_a_file_in_float_has_no_steps_of_8_bits(tmp_path):
+    steps = book_at(tmp_path / "speed.json").task_steps(a_result(), with_schedule=False, load=1.0, in_float=True)
+    assert [step.title for step in steps] == [StepTitle.READ, StepTitle.TEST]
 
 
 def test_load_makes_every_step_longer(tmp_path):

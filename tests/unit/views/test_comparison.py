@@ -10,6 +10,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.comparison import Comparison, Side, are_one_network, compare
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
+from senseapp.views.charts.layers import paired_bars
 from senseapp.views.frames.comparison import (
     caveat_of_sides,
     finding,
@@ -68,6 +69,12 @@ def test_a_rank_names_the_ranks_that_the_noise_leaves() -> None:
     )
     assert texts[FRAGILE] == "1"
     assert texts["fc"] == "2 (2 to 6)"
+
+
+def test_the_axis_of_shares_ends_at_100() -> None:
+    rows, labels = pair_frame(two({FRAGILE: 1.0}), [METRICS["top1"]] * 2), ["A · demo, 50 %", "B · other, 50 %"]
+    drawn = paired_bars(rows, METRICS["top1"], labels=labels).to_dict()
+    assert drawn["layer"][1]["encoding"]["x"]["scale"]["domain"][1] == 100
 
 
 def test_moves_say_where_a_layer_is_more_fragile_and_whether_that_is_sure() -> None:
