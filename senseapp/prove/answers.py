@@ -45,13 +45,8 @@ def changed_answers(
 ) -> ChangedAnswers | None:
     """Compare the answers in two outputs for ``images``, (N, ...); None where the task's outputs are no answers.
 
-    Args:
-        before: of the uncompressed model.
-        after: of the compressed one.
-        images: with labels, if any.
-        task: what outputs and labels mean.
-        names: of the outputs, as far as they are known.
-        subject: what was compressed, as people read it.
+    ``before`` is of the uncompressed model, ``after`` of the compressed one; ``names`` are those of the outputs, as far
+    as they are known, and ``subject`` is what was compressed, as people read it.
     """
     found = task.answer_changes(before, after, images.labels)
     if found is None:
@@ -149,12 +144,8 @@ def file_answers(
 ) -> FileAnswers | None:
     """Return the answers in two outputs for ``images``, (N, ...); None where the task's outputs are no answers.
 
-    Args:
-        before: of the original network.
-        after: of the file.
-        images: with labels, if any.
-        task: what outputs and labels mean.
-        names: of the outputs, as far as they are known.
+    ``before`` is of the original network, ``after`` of the file; ``names`` are those of the outputs, as far as they are
+    known.
     """
     answers = [task.answered(output) for output in (before, after)]
     sure = [task.answer_shares(output) for output in (before, after)]
@@ -182,18 +173,12 @@ def file_answers(
 
 
 def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Path, str]]) -> PictureAnswers:
-    """Run the original network in PyTorch and each of ``files`` in its runtime on one picture.
+    """Run the original network in PyTorch and each of ``files``, by name, place and runtime, on one picture.
 
-    The picture is prepared as the images of the run were. Class names are those that the files carry.
+    The picture, a file that is read in a process of its own, is prepared as the images of the run were. Class names are
+    those that the files carry.
 
-    Args:
-        spec: of the run, with its preparation as it was chosen.
-        picture: a file, read in a process of its own.
-        files: of the run: the name, the place and the runtime of each.
-
-    Raises:
-        InvalidDataset: the file is no picture that can be used.
-        InvalidInput: the model cannot be loaded any more.
+    Raises InvalidDataset if it is no picture that can be used, InvalidInput if the model cannot be loaded any more.
     """
     model, task = load_model(spec.model), task_named(spec.model.task)
     preprocessing = effective_preprocessing(spec.data, model.preprocessing)

@@ -26,12 +26,8 @@ def weights_candidates(
 ) -> tuple[Candidate, ...]:
     """Return a file of plain and, where there is one, of packed PyTorch weights as candidates.
 
-    Args:
-        evaluator: that proved it.
-        proven: the model in memory.
-        validation: its proof, with the sizes of ``files``.
-        files: of the compressed model, as :func:`~senseapp.reconstruct.write.write_compressed` wrote them.
-        key: of the proof, which names the files in a run's folder.
+    ``proven`` has the model in memory, ``validation`` the sizes of ``files``
+    (:func:`~senseapp.reconstruct.write.write_compressed`); ``key`` names them in a run's folder.
     """
     changes, notes = _changes_of_weights(evaluator, proven), tuple[str, ...]()
     if proven.applied.rounded_inputs:
@@ -112,14 +108,9 @@ def runtime_candidates(
     """Return the files for a runtime that ``settings`` ask for: of a schedule also the one that computes in float.
 
     A file that cannot be made is left out, with its reason; an int8 search that ends at the float file adds none.
-
-    Args:
-        evaluator: of the run.
-        source: the network.
-        settings: of the int8 file; of kind ``float`` asks for none.
-        name_of: returns the name of a file by what it is beside the others.
-        others: whether further files of the same search are made, as far as they are
-            not slower than the original and no other of them is better in everything.
+    ``settings`` of kind ``float`` ask for no int8 file. ``name_of`` returns the name of a file by what it is beside the
+    ``others`` of the same search, made as far as they are not slower than the original and none is better in
+    everything.
     """
     files: list[tuple[Candidate, Deployed]] = []
     notes: list[str] = []

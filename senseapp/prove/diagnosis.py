@@ -133,9 +133,8 @@ def blame_nodes(
 ) -> QuantizedNodesReport:
     """Measure the nodes of the quantized file ``candidate`` on the images of ``spec``, whose model is its float file.
 
-    Raises:
-        InvalidSpec: the model of ``spec`` is no ONNX file, or no node of ``candidate`` can be put back in float.
-        InvalidInput: a file or the images cannot be read.
+    Raises InvalidSpec if that model is no ONNX file or no node can be put back in float, InvalidInput if a file or the
+    images cannot be read.
     """
     if spec.data.preparation == "auto":
         spec = choose_preparation(spec, progress=progress).settled

@@ -77,12 +77,9 @@ def curves_and_others(
 ) -> tuple[ImageSet, ImageSet]:
     """Return the images that the curves of a run were measured on, and others of the same set; these may be too few.
 
-    Args:
-        load: returns so many images, or all, drawn by a seed.
-        wanted: how many the run was to draw; None for all but a share.
-        seed: of its draw.
-        measured: how many images its curves were measured on.
-        made_up: whether they are random, so that more can be drawn.
+    ``load`` returns so many images, or all, drawn by a seed. The run was to draw ``wanted`` of them by ``seed``, None
+    for all but a share, and ``measured`` its curves on so many; more can be drawn of random ones, which are
+    ``made_up``.
     """
     if wanted is None:
         images = load(None, seed)
@@ -134,14 +131,10 @@ def couplings_of(model: nn.Module, result: RunResult) -> tuple[CoupledGroup, ...
 
 @dataclass
 class ScheduleEvaluator:
-    """The uncompressed model of a run beside the images to prove schedules on.
+    """The uncompressed model of a run, ``dense``, beside the images to prove schedules on.
 
-    Attributes:
-        dense: the uncompressed model with the proof images.
-        configs: how each kind of compression is carried out.
-        class_names: of the outputs; empty where unknown.
-        onnx: the uploaded file that the model was read from; None for others.
-        progress: is told each step, and images as they are measured.
+    ``configs`` are how each kind of compression is carried out; ``onnx`` is the uploaded file that the model was read
+    from, None for others. ``progress`` is told each step, and images as they are measured.
     """
 
     result: RunResult

@@ -71,11 +71,8 @@ def saturation(
 ) -> tuple[str, ...]:
     """Return in a sentence what a file answers here and on processors of the other kind; none where that is alike.
 
-    Args:
-        name: of the file.
-        judged: the file on this processor.
-        opened: opens it as other processors compute it (:meth:`.Runtime.on_other_processors`).
-        threshold: of its scores.
+    ``opened`` opens the file called ``name`` as other processors compute it (:meth:`.Runtime.on_other_processors`);
+    ``threshold`` is of its scores.
     """
     try:
         network = opened()

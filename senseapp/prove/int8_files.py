@@ -32,12 +32,8 @@ _HELD_OUT = 8  # images that files are tested on, beside which calibration image
 class MadeFile:
     """A file with its nodes in float.
 
-    Attributes:
-        name: which it is among the files of one search: ``file`` for the one that was asked for, ``all`` for all of it
-            in int8, ``weights`` for one that is computed in float with weights in 8 bits.
-        in_float: its nodes in float.
-        notes: sentences on how it was made.
-        computes_in_float: whether no node computes in int8.
+    ``name`` is ``file`` for the one that was asked for, ``all`` for all of it in int8, ``weights`` for one that is
+    computed in float with weights in 8 bits.
     """
 
     name: str
@@ -49,12 +45,9 @@ class MadeFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int8Files:
-    """Files of one search.
+    """Files of one search, ``made`` to choose from, the one that was asked for first.
 
-    Attributes:
-        made: to choose from, the one that was asked for first.
-        compared: files beside these: ``int8``, all of it, and ``default``, of the runtime's own quantizer if any.
-        own_setting: of that quantizer; empty where there is none.
+    ``compared`` are ``int8``, all of it, and, if any, ``default``, of the runtime's own quantizer at ``own_setting``.
     """
 
     made: tuple[MadeFile, ...]
@@ -78,14 +71,8 @@ def int8_files(
     nodes in float are searched for; then the file that does less harm is taken, if it keeps to its limits. Where it
     must be quicker than float and change few answers and does not, it is the float file.
 
-    Args:
-        evaluator: of the run, whose curves' images fit and judge.
-        runtime: that files are for.
-        source: the network.
-        layers: those of its nodes.
-        settings: which file is wanted.
-        steps: are told, and take the errors of what is optional.
-        others: whether further files to choose from are made.
+    The curves' images of ``evaluator`` fit and judge; ``layers`` are those of the nodes of ``source``. ``steps`` take
+    the errors of what is optional, such as the ``others``, further files to choose from.
     """
     steps.start(_SECONDS)
     content, bits, proof = source.network, source.bits, evaluator.images.proof

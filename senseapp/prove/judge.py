@@ -29,12 +29,9 @@ from senseapp.tasks import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgingImages:
-    """Images as networks take them.
+    """Images as networks take them: ``batches`` returns those from a first to a last as batches (n, C, H, W).
 
-    Attributes:
-        count: how many there are.
-        batches: returns those from a first to a last as batches (n, C, H, W).
-        labels: of the images, (N, ...); None where they have none, or where those are not looked at.
+    ``labels`` are (N, ...); None where they have none, or where those are not looked at.
     """
 
     count: int
@@ -77,19 +74,11 @@ def predictions(task: Task, network: Network, batch: Tensor, *, most_bytes: int 
 
 
 class Judge:
-    """Compares networks with a reference, image by image, in the metrics of a task.
+    """Compares networks with a reference, image by image, in those ``metrics`` of a task that can be measured.
 
-    Attributes:
-        metrics: names of those that can be measured.
-        baseline: what all are compared with.
-
-    Args:
-        task: reads what the networks return.
-        images: that all networks run on.
-        reference: the network that others are compared with; it runs here, and not again.
-        num_outputs: numbers that the task reads for each image.
-        threshold: of the reference's scores, for tasks that have one; None for the usual one.
-        progress: is told how many images are done before each batch.
+    The ``reference`` runs here on all ``images``, and not again; the task reads ``num_outputs`` numbers for each.
+    ``threshold`` is of its scores, None for the usual one. ``progress`` is told how many images are done before each
+    batch.
     """
 
     def __init__(
@@ -145,11 +134,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Measurements of a network on a span of images, beside the reference.
-
-    Attributes:
-        outputs: its predictions.
-    """
+    """Measurements of a network, by its predictions ``outputs``, on a span of images, beside the reference."""
 
     judge: Judge
     outputs: Predictions

@@ -44,13 +44,8 @@ Group = tuple[str, ...]
 class QuantizedFiles:
     """The int8 files of one network by their nodes in float, whose weights have 8 bits: written, judged and timed.
 
-    Args:
-        quantizer: of the network.
-        kept: names of nodes in float in all files.
-        network: the float file; the quantizer may work on a simplified copy.
-        runtime: that opens and times files.
-        images: that judge them.
-        settings: what is good enough, and how times are taken.
+    Nodes in ``kept`` are in float in all files. ``network`` is the float file; the ``quantizer`` may work on a
+    simplified copy. ``images`` judge files; ``settings`` say what is good enough, and how times are taken.
     """
 
     def __init__(
@@ -153,12 +148,9 @@ class QuantizedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPrecision:
-    """The nodes in float that a search chose.
+    """The nodes in float that a search chose, and sentences on a search that was cut short, or found no file.
 
-    Attributes:
-        in_float: names of the nodes that compute in float.
-        damages: by node, of a file in which this node alone is in int8; empty where none was needed.
-        notes: sentences on a search that was cut short, or found no file.
+    ``damages`` are, by node, of a file in which this node alone is in int8; empty where none was needed.
     """
 
     in_float: Group = ()

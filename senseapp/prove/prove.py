@@ -126,11 +126,7 @@ class Promised:
 
 
 class MeasuredSchedule:
-    """A schedule applied and measured on the proof images, before the rest of a proof is made; see :func:`prove`.
-
-    Attributes:
-        found: what it loses.
-    """
+    """A schedule applied and measured on the proof images (``found``); :meth:`proven` makes the rest of a proof."""
 
     def __init__(
         self,

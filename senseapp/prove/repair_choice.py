@@ -33,12 +33,9 @@ Changes = tuple[MetricChange, ...]
 class Measured:
     """Losses of a compressed model without repair and, if there was one, with it, and the better form.
 
-    Attributes:
-        delivered: which of the two the model is left in.
-        reason: one sentence on why; empty where no repair was asked for.
-        notes: sentences on what the repair did.
-        steps: what was tried, with what it loses on images that it was not fitted to; empty with one repair alone.
-        tried: forms between which held-out images chose, this one included.
+    ``delivered`` is the form that the model is left in, ``reason`` one sentence on why, empty where no repair was asked
+    for. ``steps`` are what was tried, with what it loses on images that it was not fitted to; empty with one repair
+    alone. ``tried`` counts the forms between which held-out images chose, this one included.
     """
 
     changes: Changes

@@ -1,9 +1,7 @@
 """Schedules for a budget of time in a runtime on this machine: layers are timed, and so is each file that is offered.
 
-With fewer channels, time has steps that MACs do not have. There the network is pruned to the same fraction everywhere,
-once for each level, and runs as a whole, so a layer's time is that with its inputs pruned as far as its outputs. Of
-schedules that mix levels, that is an estimate: :func:`measured_schedule` runs the file of a schedule before it offers
-it.
+With fewer channels, time has steps that MACs do not have, so the time of a layer is that in a file of one level
+everywhere: of schedules that mix levels, an estimate.
 """
 
 import statistics
@@ -31,11 +29,8 @@ _ROUNDS = 5  # schedules for a time; each corrects the budget by what the last o
 class TimedNetwork:
     """The network of a run as a float file, and how long its layers take at the levels of its compression.
 
-    Attributes:
-        image: one call's input, (N, C, H, W).
-        threads: that a call runs on.
-        beside: times of files beside the uncompressed one's.
-        file: returns the file of a schedule.
+    A call takes ``image``, (N, C, H, W), and runs on ``threads``. ``beside`` are times of files beside the uncompressed
+    one's; ``file`` returns the file of a schedule.
     """
 
     times: LayerTimes
@@ -122,9 +117,8 @@ def schedule_for_time(
     What layers take is measured first. A schedule whose file takes longer than that is solved again for less, and so is
     one whose file is not quicker than the original with all of its interval: one timing of several is short by chance.
 
-    Raises:
-        InfeasibleBudget: nothing is as quick; ``nearest`` is the least time found, in milliseconds.
-        InvalidSpec: the runtime does not accelerate this compression.
+    Raises InfeasibleBudget if nothing is as quick (``nearest`` is the least time found, in milliseconds), InvalidSpec
+    if the runtime does not accelerate this compression.
     """
     network = open_timed(evaluator, runtime, threads=threads, batch=batch)
     return measured_schedule(evaluator, network, most_seconds, limits)

@@ -56,9 +56,8 @@ def prepare_reference(
 ) -> PreparedReference:
     """Open the reference of ``spec`` and load the images, whose preparation they choose where it is not set.
 
-    Raises:
-        InvalidInput: the file cannot be opened, gives no answers of the task, or there are no images.
-        ReadingOpen: nothing decides the preparation, so that a person has to choose.
+    Raises InvalidInput if the file cannot be opened, gives no answers of the task, or there are no images; ReadingOpen
+    if nothing decides the preparation, so that a person has to choose.
     """
     progress("Opening the original")
     model, data = spec.reference, spec.data

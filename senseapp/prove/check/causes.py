@@ -31,12 +31,8 @@ def likely_causes(
 ) -> tuple[str, ...]:
     """Return in sentences what a candidate that answers much otherwise most likely does.
 
-    Args:
-        judged: the candidate on all images.
-        candidate: the network.
-        preprocessing: of the images, as the reference takes them.
-        task: reads the outputs; causes are known for class scores only.
-        names: of the classes, as far as they are known.
+    Causes are known for class scores only. ``preprocessing`` is of the images, as the reference takes them; ``names``
+    are those of the classes, as far as they are known.
     """
     before, after = judged.judge.baseline.outputs, judged.outputs
     if not (isinstance(before, Tensor) and isinstance(after, Tensor)) or before.ndim != 2 or task.several_labels:

@@ -55,12 +55,9 @@ def check_files(
 
     A candidate that can be opened but not compared fails, and the report says why.
 
-    Args:
-        spec: both files, the images and the limits.
-        data_roots: folders that images may be read from; any, if none are named.
-        own_disk: whether the files are on the person's own disk, so that weights beside an ONNX file may be read.
-        context: where the file that is compiled for the processor of ``spec`` is put.
-        progress: told each step; what it raises ends the work.
+    ``data_roots`` are folders that images may be read from; any, if none are named. With ``own_disk`` weights beside an
+    ONNX file may be read. The file that is compiled for the processor of ``spec`` is put at ``context``. What
+    ``progress`` raises ends the work.
 
     Raises InvalidInput if a file cannot be opened, the reference gives no answers of the task, or there are no images.
     """

@@ -88,17 +88,10 @@ def kind_of_outputs(task: Task, raw: object, like: OutputKind | None = None) -> 
 class OpenSide:
     """One file of a check, open: a :class:`~senseapp.networks.network.Network` for images as the reference takes them.
 
-    Attributes:
-        spec: which it is.
-        preprocessing: of the images; a file that takes whole numbers gets pixels from 0 to 255 instead.
-        file: open in a runtime; None for weights in PyTorch.
-        context: the network in PyTorch; None for files of a runtime.
-        content: of the file, or of the one that was made of the weights; None without one.
-        file_bytes: size on disk, of the weights in memory where there is no file.
-        reader: makes of each output of the file what its task reads.
-        kind: what outputs are in place of class scores; None for scores.
-        notes: sentences on how it was read.
-        title: what people call it; empty takes the name of the file or the network.
+    Either ``file`` is open in a runtime, which gets pixels from 0 to 255 if it takes whole numbers, or ``context`` has
+    the network in PyTorch. ``content`` is of the file, or of the one that was made of the weights. ``file_bytes`` are
+    those on disk, of the weights in memory where there is no file. ``reader`` makes of each output what the task reads;
+    ``kind`` is what outputs are in place of class scores. ``title`` is what people call it.
     """
 
     spec: ModelSpec
@@ -195,8 +188,7 @@ def _runtime_of(spec: ModelSpec) -> Runtime:
 def open_file(spec: ModelSpec, *, own_disk: bool) -> tuple[OpenFile, bytes]:
     """Open the file of a runtime that ``spec`` names; on the person's ``own_disk`` weights beside it are read too.
 
-    Raises:
-        InvalidInput: there is none, or it cannot be opened; the message names it.
+    Raises InvalidInput if there is none, or it cannot be opened; the message names it.
     """
     path = Path(spec.checkpoint)
     try:
@@ -225,9 +217,7 @@ def open_candidate(
 ) -> OpenSide:
     """Open the candidate; a checkpoint belongs to the architecture of the reference where it names none.
 
-    Raises:
-        NotComparable: it takes other images than the reference.
-        InvalidInput: it cannot be opened.
+    Raises NotComparable if it takes other images than the reference, InvalidInput if it cannot be opened.
     """
     spec, preprocessing = check.candidate, reference.preprocessing
     if not is_runtime_file(spec):
