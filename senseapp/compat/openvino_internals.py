@@ -19,14 +19,10 @@ __all__ = ["ExecutedNode", "executed_nodes", "openvino"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutedNode:
-    """A node that OpenVINO executes, which may compute several of the file's.
+    """A node that OpenVINO executes, of a kind as ``Convolution``, ``FullyConnected`` or ``Reorder``.
 
-    Attributes:
-        name: in profiles.
-        kind: as ``Convolution``, ``FullyConnected`` or ``Reorder``.
-        parts: names of the nodes of the file that it computes, in order.
-        values: of its first input.
-        in_integers: whether it computes on numbers of 8 bits.
+    ``parts`` are the nodes of the file that it computes, in order; ``values`` counts those of its first input;
+    ``in_integers`` says whether it computes on numbers of 8 bits.
     """
 
     name: str

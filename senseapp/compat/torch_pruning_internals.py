@@ -47,9 +47,8 @@ def map_channels(index_map: Any, channels: Channels) -> Channels:
 
     torch-pruning's own maps handle one Python object at a time.
 
-    Raises:
-        TypeError: the map is of a kind that loses the root, or unknown.
-        ValueError: torch-pruning assumed a reshape with less than one position per channel.
+    Raises TypeError for a map that is unknown or loses the root, ValueError if torch-pruning assumed a reshape with
+    less than one position per channel.
     """
     positions, roots = channels
     if isinstance(index_map, index_mapping._FlattenIndexMapping):

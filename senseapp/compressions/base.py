@@ -20,14 +20,10 @@ from senseapp.records.profile import CoupledGroup, LayerProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Unit of compression: a layer, or a coupled group of layers.
+    """Unit of compression: a layer, or a coupled group of ``members``, called by the first in execution order.
 
-    Attributes:
-        layer: name in reports; for a group, the first member in execution order.
-        members: compressible layers that change together, ``layer`` included.
-        modules: dotted names of every module whose parameters, buffers or input change (norms included); calls before
-            the first use of any of them are unchanged.
-        group: id of the group; empty for a single layer.
+    ``modules`` are dotted names of every module whose parameters, buffers or input change (norms included); calls
+    before the first use of any of them are unchanged. ``group`` is the id of the group; empty for a single layer.
     """
 
     layer: str
@@ -78,16 +74,11 @@ class UpdateConstraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A compression whose costly part is done.
+    """A compression whose costly part is done: ``weight`` returns the compressed value of ``parameter``.
 
-    Attributes:
-        applied: its effect.
-        parameter: the layer's weight.
-        weight: returns the compressed weight.
-        inputs: returns a context inside which the layer's inputs are compressed; None if they never are.
-        constraint: other weights that are equally compressed.
-        scale: what the grid's numbers are multiplied by in the compressed weight, float32, in the weight's shape with 1
-            in place of each axis that a scale spans; None if the weight is no such product.
+    ``inputs`` returns a context inside which the layer's inputs are compressed; None if they never are. ``constraint``
+    has other weights that are equally compressed. ``scale`` is what the grid's numbers are multiplied by in the weight,
+    float32, in its shape with 1 in place of each axis that a scale spans; None if the weight is no such product.
     """
 
     applied: Applied

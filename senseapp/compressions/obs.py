@@ -28,13 +28,10 @@ _HALF = 0.499  # of a step: smaller differences are rounded back
 
 @dataclass(frozen=True, slots=True)
 class AdaptedWeight:
-    """New weights of a layer.
+    """New weights of a layer, ``matrix`` (G, O, K), and the ``scale`` of each row (G, O), if they are on a grid.
 
-    Attributes:
-        matrix: the weights (G, O, K).
-        scale: of each row (G, O), if they are on a grid.
-        unrounded: the optimum of each weight with all others fixed, in units of ``scale`` (G, O, K); at most half a
-            unit from its rounded value.
+    ``unrounded`` (G, O, K) is the optimum of each weight with all others fixed, in units of ``scale``; at most half a
+    unit from its rounded value.
     """
 
     matrix: Tensor
@@ -44,13 +41,7 @@ class AdaptedWeight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMoments:
-    """Sums over rows x of a layer's inputs, for each group of a convolution.
-
-    Attributes:
-        rows: number of rows.
-        total: Σ x, (G, K).
-        second: Σ x xᵀ, (G, K, K).
-    """
+    """Sums over ``rows`` x of a layer's inputs, by group of a convolution: ``total`` Σ x, (G, K), ``second`` Σ x xᵀ."""
 
     rows: int
     total: Tensor

@@ -119,9 +119,8 @@ def read_schedule(file: str | bytes, profile: ModelProfile) -> Schedule:
 
     The rows of a CSV give a ``manual`` schedule, whose predicted damage is theirs added up.
 
-    Raises:
-        InvalidSchedule: not such a file, of a newer version, damaged, made for another model (the first missing layers
-            are named), or a value out of range.
+    Raises InvalidSchedule for another file, one of a newer version or another model (the first missing layers are
+    named), and values that are damaged or out of range.
     """
     try:
         content = decoded_text(file)

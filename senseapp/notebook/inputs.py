@@ -33,15 +33,11 @@ def open_onnx(
 ) -> onnx_files.OpenedOnnx:
     """Return the network of an ONNX file; its ``network`` is a module for :func:`analyze_sensitivity`.
 
-    It is called on what the file declares; if that is several images at a time, it takes any number of them.
+    It is called on what the file declares; if that is several images at a time, it takes any number of them. ``path``
+    is that of one file, or of a folder or zip of one and the files with its weights. ``outputs`` are names of values to
+    return, ``size`` is height and width where the file leaves them free; the usual ones if None.
 
-    Args:
-        path: of one file, or of a folder or zip of one and the files with its weights.
-        outputs: names of values to return; the usual ones if None.
-        size: height and width where the file leaves them free; a usual one that fits if None.
-
-    Raises:
-        InvalidCheckpoint: the file cannot be read; and all that :func:`senseapp.networks.onnx.open.open_onnx` raises.
+    Raises InvalidCheckpoint if the file cannot be read, and what :func:`senseapp.networks.onnx.open.open_onnx` raises.
     """
     try:
         content = read_file(Path(path))

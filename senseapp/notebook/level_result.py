@@ -111,17 +111,11 @@ class SensitivityResult:
     ) -> dict[str, float]:
         """Return percent per layer whose mean, weighted by parameters, is ``target_pct``: fragile layers get less.
 
-        Args:
-            model: accepted for the reference's sake; parameter counts are known already.
-            target_pct: the weighted mean to reach, in percent.
-            min_pct: least percent of any layer.
-            max_pct: most percent of any layer.
-            gamma: 0 treats all layers alike; larger values spare fragile layers more.
+        All lie from ``min_pct`` to ``max_pct``. A ``gamma`` of 0 treats all layers alike; larger values spare fragile
+        ones more. ``model`` is accepted for the reference's sake; parameter counts are known already.
 
-        Raises:
-            InvalidSpec: limits or gamma out of range.
-            InvalidSchedule: no layer was measured.
-            InfeasibleBudget: the target lies outside the limits; names the nearest that can be met.
+        Raises InvalidSpec for limits or gamma out of range, InvalidSchedule if no layer was measured, InfeasibleBudget,
+        with the nearest target, for one outside the limits.
         """
         measured = ((each.group_id or f"layer:{each.name}", each) for each in self._measured())
         units = list(grouped(measured).values())  # layers of one coupled group together
@@ -146,8 +140,7 @@ class SensitivityResult:
     def plot(self, figsize: tuple[float, float] | None = None) -> alt.Chart:
         """Return a bar chart of the deltas, one per layer in execution order, from blue (robust) to red (fragile).
 
-        Args:
-            figsize: width and height in inches, of 72 pixels; layers then stand side by side, as in the reference.
+        With a ``figsize``, in inches of 72 pixels, layers stand side by side, as in the reference.
         """
         measured = self._measured()
         rows = pd.DataFrame({"layer": [item.name for item in measured], "delta": [item.delta for item in measured]})

@@ -1,10 +1,9 @@
 """Searches for the strongest schedule whose measured loss is tolerable: by bisection, or over the whole range.
 
-A recommendation measures whole schedules, of least damage and uniform, on the curves' images over the range of levels;
-where the loss passes what is allowed, the range is halved a few times. The strongest schedule that held is then proven
-on held-out images. They have a veto: where they see a larger loss, the next milder one is proven, and at last some that
-are milder than all that was measured. A loss that is promised is tested on them: each schedule that they refuse is a
-test, and leaves the next one less of the error.
+A recommendation measures whole schedules on the curves' images, halves the range a few times where the loss passes what
+is allowed, and proves the strongest that held. Held-out images have a veto: where they see a larger loss, the next
+milder one is proven. A promised loss is tested on them; each refusal is a test that leaves the next one less of the
+error.
 """
 
 import itertools

@@ -1,13 +1,11 @@
 """Measure a compressed model with and without repair, and keep the better one.
 
-There are two repairs: of the statistics alone (:mod:`senseapp.reconstruct.repair`), and with new weights for the
-compressed layers (:mod:`senseapp.reconstruct.adapt.weights`) or for those that read removed channels
-(:mod:`senseapp.reconstruct.adapt.pruned`). They are fitted to at most :data:`~senseapp.records.spec.REPAIR_IMAGES` of
-the curves' images, the calibration images, and compared on those that a fit has not seen: one half of them is judged
-with a repair fitted to the other half, and the other way round; what is delivered is then fitted to all. Held-out
-images, those of proofs, have a veto: where the repaired model does worse on them, it is not delivered. They have none
-where a loss is promised: images that choose between two forms cannot judge the better one without a correction. Both
-figures are reported whichever is delivered.
+Repairs are of the statistics alone, or with new weights. They are fitted to at most
+:data:`~senseapp.records.spec.REPAIR_IMAGES` of the curves' images, the calibration images, and compared on those that a
+fit has not seen: one half of them is judged with a repair fitted to the other half, and the other way round; what is
+delivered is then fitted to all. Held-out images, those of proofs, have a veto: where the repaired model does worse on
+them, it is not delivered. They have none where a loss is promised: images that choose between two forms cannot judge
+the better one without a correction. Both figures are reported whichever is delivered.
 """
 
 import math

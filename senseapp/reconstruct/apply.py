@@ -30,16 +30,15 @@ def configs_for(*measured: CompressionConfig) -> dict[str, CompressionConfig]:
 class AppliedModel:
     """A compressed private copy of a model, in ``eval()`` mode, with the weights of the schedule.
 
-    Attributes:
-        before: profile of the uncompressed model.
-        after: profile of the copy; shapes differ if channels were removed.
-        reached: the entries that were applied, with the achieved level.
-        notes: sentences on entries that could not be applied, and on effects that a file of weights does not hold.
-        kept_channels: by layer or norm that lost output channels, the positions of the kept ones.
-        rounded_inputs: contexts inside which layers round their inputs; weights are always rounded.
-        constraints: by layer, other weights that are equally compressed; none for layers with removed channels.
-        grids: by layer, the grid of its weight, and the scale that the grid's numbers are multiplied by in it; exactly,
-            so what changes such a weight changes its scale in place. See :attr:`integers`.
+    ``before`` and ``after`` profile the uncompressed model and the copy; shapes differ if channels were removed.
+    ``reached`` are the entries that were applied, with the achieved level, and ``notes`` sentences on others, and on
+    effects that a file of weights does not hold. ``kept_channels`` are, by layer or norm that lost output channels, the
+    positions of the kept ones. ``rounded_inputs`` are contexts inside which layers round their inputs; weights are
+    always rounded.
+
+    By layer, ``constraints`` are other weights that are equally compressed, none for layers with removed channels, and
+    ``grids`` the grid of its weight and the scale that the grid's numbers are multiplied by in it; exactly, so what
+    changes such a weight changes its scale in place. See :attr:`integers`.
     """
 
     model: nn.Module

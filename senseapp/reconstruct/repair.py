@@ -1,10 +1,9 @@
 """Accuracy repair without training: the moments of a compressed network are matched to the uncompressed one's.
 
-In a pass over a batch, each BatchNorm and each layer to be corrected is matched when it is reached: its values there
-come from repaired norms and layers only, and are compared with the uncompressed network's on the same images. Batches
-are as large as memory allows and their moments add up: a site is matched, at every batch, to all batches so far. So
-memory is that of one batch for any number of images, and with one batch the result is exact. On EfficientNet-Lite0,
-256 photographs in four batches gave the same result as in one, and a second pass made no difference.
+In a pass over a batch, each BatchNorm and each layer to be corrected is matched when it is reached, so that its values
+come from repaired sites only. Batches are as large as memory allows; a site is matched, at every batch, to the pooled
+moments of all so far. On EfficientNet-Lite0, 256 photographs in four batches gave the same result as in one, and a
+second pass made no difference.
 """
 
 from abc import ABC, abstractmethod
@@ -39,11 +38,8 @@ Part = tuple[int, int]
 class Reference:
     """Moments at each BatchNorm and each layer with a bias of the uncompressed network, on calibration ``batches``.
 
-    Attributes:
-        widths: channels by norm and layer.
-        shapes: of the weight of each layer with a bias.
-        norms: names of the norms.
-        moments: by name of the norm or layer, then by batch and call.
+    ``moments`` are by name of the norm or layer, then by batch and call; ``norms`` are names, ``widths`` channels by
+    name, and ``shapes`` those of the weight of each layer with a bias.
     """
 
     def __init__(self, model: nn.Module, batches: Sequence[Tensor]) -> None:
@@ -64,11 +60,7 @@ class Reference:
 
 
 class Repair(ABC):
-    """Reversible change of a compressed network, in place, that recovers accuracy.
-
-    Attributes:
-        title: display name.
-    """
+    """Reversible change of a compressed network, in place, that recovers accuracy; ``title`` is for display."""
 
     title: str
 
@@ -96,16 +88,10 @@ class Repair(ABC):
 class Matching(Repair):
     """Matches a compressed network, in ``eval()`` mode, to a :class:`Reference`, and can undo it.
 
-    Args:
-        layers: names of layers whose outputs are corrected, if they have a bias, besides those that lost channels.
-        kept: positions of the kept channels, by norm or layer that lost some.
-        scale: whether each output channel of a layer may have its own scale.
-        grids: by layer, the grid that its weight lies on and its scale, which changes with the weight.
-
-    Attributes:
-        sites: the matched norms and layers, by name.
-        kept: the argument.
-        skipped: norms that lost unknown channels.
+    The outputs of ``layers`` with a bias are corrected, besides those of layers that lost channels; with ``scale``,
+    each channel may have its own scale. ``kept`` are positions of the kept channels, by norm or layer that lost some;
+    ``grids`` are, by layer, the grid that its weight lies on and its scale, which changes with the weight. Matched
+    norms and layers are in ``sites``, norms that lost unknown channels in ``skipped``.
     """
 
     title = "Statistics matched"

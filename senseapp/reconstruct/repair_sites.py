@@ -24,12 +24,7 @@ _LINEAR_IN_WEIGHT = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """Mean and variance of ``count`` values per channel.
-
-    Attributes:
-        mean: float64 (C,).
-        variance: float64 (C,), with divisor ``count``.
-    """
+    """Mean and variance, with divisor ``count``, of ``count`` values per channel: float64 (C,)."""
 
     count: int
     mean: Tensor

@@ -46,14 +46,12 @@ def write_compressed(
 
     The state dict has the keys of the model; where shapes did not change, the same architecture loads it with
     ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
-    :mod:`senseapp.records.deployment` for what reads it. A structurally pruned network no longer fits its
-    architecture, so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W).
-    A network from an ``uploaded`` ONNX file is always written as that file, edited, with sentences on what changed.
-    Return the files written, the state dict first, and sentences on those that could not be.
+    :mod:`senseapp.records.deployment` for what reads it. A structurally pruned network no longer fits its architecture,
+    so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W). A network from
+    an ``uploaded`` ONNX file is always written as that file, edited, with sentences on what changed. Return the files
+    written, the state dict first, and sentences on those that could not be.
 
-    Raises:
-        InvalidSpec: the suffix of ``path`` is not one of :data:`WRITTEN_SUFFIXES`.
-        StorageFailed: a file cannot be written.
+    Raises InvalidSpec for a suffix that is not in :data:`WRITTEN_SUFFIXES`, StorageFailed if a file cannot be written.
     """
     check_suffix(path.suffix)
     state = _separate_state(applied.model)

@@ -25,15 +25,11 @@ _NOMINAL = 1_000_000  # weights and MACs per layer; divisible, so that no level 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSet:
-    """The curves of the layers that can be scheduled, in execution order, of one run.
+    """The curves of the layers that can be scheduled, in execution order, of one run, with damage in ``metric``.
 
-    Attributes:
-        metric: the metric of damage.
-        left_alone: the members of each layer (or group) without a usable measurement.
-        notes: sentences on everything left out or estimated.
-        file_notes: those of them on differences from what target files assume.
-        visible: the smallest damage that the images can show; 0 if unknown.
-        joint: model of joint damage; None without recorded outputs, in which case damages are added.
+    ``left_alone`` are the members of each layer (or group) without a usable measurement. ``notes`` are sentences on
+    everything left out or estimated; ``file_notes`` those on differences from what target files assume. ``visible`` is
+    the smallest damage that the images can show, 0 if unknown. Without a ``joint`` model of damage, damages are added.
     """
 
     curves: tuple[LayerCurve, ...]

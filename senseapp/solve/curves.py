@@ -34,14 +34,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One option for a layer or coupled group of ``num_params`` weights.
+    """One option for a layer or coupled group of ``num_params`` weights, which have ``bits`` afterwards.
 
-    Attributes:
-        parts: the compressions, in order of application; empty leaves the layer unchanged.
-        zeros: weights set to zero, which stay in the tensor.
-        removed_params: weights removed with their channels.
-        removed_macs: multiply-accumulates saved for one image.
-        bits: of each weight afterwards.
+    ``parts`` are the compressions, in order of application; empty leaves the layer unchanged. ``zeros`` stay in the
+    tensor, ``removed_params`` go with their channels. ``removed_macs`` are of one image.
     """
 
     num_params: int
@@ -104,11 +100,9 @@ def cleaned(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
 class LayerCurve:
     """Damage and savings of one layer (or coupled group, named by its first member) by level.
 
-    Attributes:
-        members: all layers that share the choice.
-        num_params: weights of all members.
-        points: measured levels, from the gentlest to the most aggressive; damage finite, >= 0 and non-decreasing.
-        continuous: whether levels between the measured ones can be chosen (not for 2:4 and fp8).
+    All ``members`` share the choice, and have ``num_params`` weights together. ``points`` are measured levels, from the
+    gentlest to the most aggressive; damage finite, >= 0 and non-decreasing. Levels in between can be chosen if
+    ``continuous`` (not for 2:4 and fp8).
     """
 
     layer: str

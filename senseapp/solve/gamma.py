@@ -85,9 +85,8 @@ def gamma_levels(
     The preferred levels for the finite damages ``deltas``, (L,), at one common level are shifted by one offset. A
     ``gamma`` of 0 gives all layers one level; larger values spare fragile layers more.
 
-    Raises:
-        InvalidSpec: limits or gamma out of range.
-        InfeasibleBudget: the target is above ``high`` or below ``low``; the nearest feasible one is named.
+    Raises InvalidSpec for limits or gamma out of range, InfeasibleBudget, with the nearest feasible target, for one
+    outside the limits.
     """
     check_bounds(low, high)
     if not 0 <= gamma < float("inf"):

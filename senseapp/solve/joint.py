@@ -52,10 +52,8 @@ class _Recorded:
 class JointDamage:
     """Predicts the joint damage of several layers, from outputs recorded on ``num_images``.
 
-    Attributes:
-        reference: outputs of the uncompressed model, (N, K).
-        num_outputs: number of model outputs per image.
-        layers: by first member; damages of layers without recorded outputs are added.
+    ``reference`` are outputs of the uncompressed model, (N, K), which has ``num_outputs`` per image. ``layers`` are by
+    first member; damages of layers without recorded outputs are added.
     """
 
     metric: Metric
@@ -124,8 +122,8 @@ class JointDamage:
     ) -> dict[str, tuple[Vector, Vector]]:
         """Return the damage that the levels of each layer would add to ``chosen``, beyond their own damage.
 
-        Returns:
-            By layer, strengths and damages, (P + 1,) each: of the untouched level, and of levels with recorded outputs.
+        By layer, these are strengths and damages, (P + 1,) each: of the untouched level, and of levels with recorded
+        outputs.
         """
         changes = {layer: self._change(layer, choice) for layer, choice in chosen.items()}
         total = np.sum([change for change in changes.values() if change is not None], axis=0)

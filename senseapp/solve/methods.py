@@ -159,20 +159,15 @@ def make_schedule(
     gamma: float = 1.5,
     metric: str | None = None,
 ) -> Schedule:
-    """Return one level per layer (or coupled group) that meets ``budget``.
+    """Return one level per layer (or coupled group) that meets ``budget``, over all layers, measured or not.
 
-    Args:
-        result: the run with the curves; measured values take precedence over estimates.
-        budget: the required saving, over all compressible layers of the model, measured or not.
-        method: ``optimal`` (least predicted damage), ``gamma`` (the gamma rule) or ``uniform``.
-        limits: bounds and fixed levels.
-        gamma: exponent of the gamma rule.
-        metric: metric of damage; None: KL if it was measured, else the run's own.
+    ``method`` is ``optimal`` (least predicted damage), ``gamma`` (the gamma rule, with the exponent ``gamma``) or
+    ``uniform``. ``limits`` are bounds and fixed levels. ``metric`` is that of damage; None: KL if it was measured, else
+    the run's own. Measured values take precedence over estimates.
 
-    Raises:
-        InvalidSpec: no such method, a limit out of range, or a budget that this compression cannot meet.
-        InvalidSchedule: nothing was measured, or a fixed layer cannot be scheduled.
-        InfeasibleBudget: no schedule meets the budget; names the nearest feasible target.
+    Raises InfeasibleBudget, with the nearest feasible target, if no schedule meets the budget; InvalidSpec for an
+    unknown method, a limit out of range, or a budget that this compression cannot meet; InvalidSchedule if nothing was
+    measured, or a fixed layer cannot be scheduled.
     """
     if method not in METHODS:
         raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
@@ -201,10 +196,8 @@ def mixed_schedule(
     of one model, with compressions that can be combined, in any order; ``budget`` is usually of ``bytes``, which both
     save. ``limits`` are by name of the compression. Damage is counted in KL if both measured it.
 
-    Raises:
-        InvalidSpec: the compressions cannot be combined, the runs share no metric, or the budget fits neither.
-        InvalidSchedule: the runs are of two models.
-        InfeasibleBudget: no schedule meets the budget; names the nearest target.
+    Raises InfeasibleBudget, with the nearest target, if no schedule meets the budget; InvalidSpec if the compressions
+    cannot be combined, the runs share no metric, or the budget fits neither; InvalidSchedule for runs of two models.
     """
     name, other = damage_metric(first), damage_metric(second)
     if name != other:

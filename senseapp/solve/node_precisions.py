@@ -69,13 +69,10 @@ def taken_choices(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTimes:
-    """Predicted seconds of a file by its nodes in float.
+    """Predicted seconds of a file by its nodes in float: those of each node, and of all else.
 
-    Attributes:
-        in_int8, in_float: seconds of each node.
-        borders: by two neighbours, or one and :data:`FLOAT` or :data:`INT8` for what always computes so, the seconds of
-            a border between both.
-        other: seconds of all else.
+    ``borders`` are seconds of a border by two neighbours, or one and :data:`FLOAT` or :data:`INT8` for what always
+    computes so.
     """
 
     in_int8: Mapping[str, float]

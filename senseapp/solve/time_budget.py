@@ -36,9 +36,8 @@ def schedule_within(
 ) -> Schedule:
     """Return the schedule of least damage whose predicted time is at most ``most_seconds``.
 
-    Raises:
-        InfeasibleBudget: no schedule is as fast; ``nearest`` is the least time, in milliseconds.
-        InvalidSpec: the time is not positive, or no layer of the run has a time.
+    Raises InfeasibleBudget if none is as fast (``nearest`` is the least time, in milliseconds), InvalidSpec if the time
+    is not positive or no layer of the run has one.
     """
     if not (math.isfinite(most_seconds) and most_seconds > 0):
         raise InvalidSpec(f"A budget of time is above 0 ms, got {1000 * most_seconds:g}.")

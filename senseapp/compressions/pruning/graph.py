@@ -43,12 +43,10 @@ def why_untraceable(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Channels to remove from one tensor axis.
+    """Channels to remove from one tensor axis, that of the target of torch-pruning's edge ``dependency``.
 
-    Attributes:
-        dependency: torch-pruning's edge; its ``handler`` shrinks its ``target``.
-        indices: positions on that axis, ascending.
-        root_indices: for each of them, the channel of the group's root that it corresponds to.
+    ``indices`` are positions on it, ascending; ``root_indices`` are, for each, the channel of the group's root that it
+    corresponds to.
     """
 
     dependency: Any

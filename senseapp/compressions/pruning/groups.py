@@ -40,11 +40,9 @@ class ModuleHeads:
 class ChannelGroup:
     """Layers, in execution order, that share one set of output channels.
 
-    Attributes:
-        cuts: everything that shrinks when all of the root's channels are removed, the root first.
-        units: the smallest sets of root channels that can be removed: one channel, one channel of each convolution
-            group, or one attention head.
-        heads: the attention module whose heads the units are; None for plain channels.
+    ``cuts`` are everything that shrinks when all of the root's channels are removed, the root first. ``units`` are the
+    smallest sets of root channels that can be removed: one channel, one channel of each convolution group, or one
+    attention head, then of the module ``heads``.
     """
 
     graph: ChannelGraph

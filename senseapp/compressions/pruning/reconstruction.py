@@ -22,14 +22,10 @@ from senseapp.networks.layer_product import LayerProduct
 
 @dataclass(slots=True)
 class _Reader:
-    """One group of a layer that reads channels.
+    """One group of a layer that reads channels: its ``weight`` (O, K), and the squared norm of its output, ``energy``.
 
-    Attributes:
-        weight: (O, K).
-        inverse: of the covariance of its inputs, (K, K).
-        units: the units that it reads, (U,).
-        columns: input columns of each unit, (U, c).
-        energy: squared norm of its output.
+    ``inverse`` is that of the covariance of its inputs, (K, K); ``columns`` (U, c) are those of each of the ``units``
+    (U,) that it reads.
     """
 
     weight: Tensor

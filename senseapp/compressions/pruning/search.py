@@ -41,15 +41,9 @@ def find_groups(
 ) -> tuple[dict[str, ChannelGroup], dict[str, str]]:
     """Return the prunable groups by first member, in execution order, and by layer why its output channels cannot go.
 
-    All reasons against pruning are found here: any exception, and any excessive run time, is a reason.
-
-    Args:
-        model: the network, in ``eval()`` mode; left unchanged.
-        profiles: the layers of ``model`` by name, in execution order.
-        example: images (N, C, H, W) to trace the network with.
-        trace: a traced pass over the first of them.
-        seed: of the random numbers in the verification.
-        progress: receives a sentence before each slow step.
+    All reasons against pruning are found here: any exception, and any excessive run time, is a reason. ``model``, in
+    ``eval()`` mode, is left unchanged; ``profiles`` are its layers by name, in execution order. ``trace`` is a pass
+    over the first of the images ``example``, (N, C, H, W). ``progress`` receives a sentence before each slow step.
     """
     progress("Finding which channels are coupled")
     reasons: dict[str, str] = {}

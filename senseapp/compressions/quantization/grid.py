@@ -106,10 +106,8 @@ def fake_quantize_input(
 class IntegerWeight:
     """A weight equal to ``(values - zero_point) * scale`` in float32.
 
-    Attributes:
-        values: int8, or float8_e4m3fn for weights in that format; the weight's shape.
-        scale: float32; the weight's shape with 1 in place of each axis that a scale spans.
-        zero_point: int8 (); weights are quantized symmetrically about 0.
+    ``values`` are int8, or float8_e4m3fn for weights in that format; ``scale`` is float32 and has 1 in place of each
+    axis that a scale spans; ``zero_point`` is int8 () and 0, as weights are quantized symmetrically.
     """
 
     values: Tensor

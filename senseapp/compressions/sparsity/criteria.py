@@ -19,12 +19,10 @@ L2 norms of the input feature of each weight, broadcastable to it, where these a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """Importance of weights, and the set in which they are compared.
+    """Importance of weights, in their shape, and the set in which they are compared.
 
-    Attributes:
-        score: importance of each weight, in the weight's shape; that of a larger unit is the mean over it.
-        per_output: whether weights are compared within their output channel rather than over the layer.
-        chooses: whether the scores depend on the weights.
+    The score of a larger unit is the mean over it. With ``per_output``, weights are compared within their output
+    channel rather than over the layer; ``chooses`` says whether scores depend on the weights.
     """
 
     score: Score
@@ -63,9 +61,8 @@ CRITERIA: Mapping[SparsityCriterion, Criterion] = {
 class Granularity:
     """A partition of a weight in the form (G, O/G, I/G, D, H, W) of :class:`WeightLayout` into equal units.
 
-    Attributes:
-        axes: axes that one unit spans whole; along the others, each index is another unit.
-        block_size: if above 0, this many consecutive units along the input axis compete only with each other.
+    A unit spans ``axes`` whole; along the others, each index is another unit. If ``block_size`` is above 0, so many
+    consecutive units along the input axis compete only with each other.
     """
 
     unit: str

@@ -92,13 +92,7 @@ def readers(applied: AppliedModel, dense: nn.Module) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer of the pruned network to change.
-
-    Attributes:
-        module: in its current state.
-        dense: the layer in the uncompressed network.
-        kept: its kept output channels, if some were removed.
-    """
+    """A layer of the pruned and of the uncompressed network, and its ``kept`` output channels, if some were removed."""
 
     name: str
     module: nn.Module
@@ -145,17 +139,10 @@ class _Layer:
 
 
 class Reconstruction(SequentialPass):
-    """Fits new weights for the readers of removed channels, and matches norms and biases in between.
+    """Fits new weights for the ``readers`` of removed channels, and matches norms and biases in between.
 
-    Args:
-        dense: the uncompressed network, traced.
-        applied: the pruned network.
-        batches: images (N, C, H, W) for the fit.
-        matching: the norms and layers of the pruned network to match.
-        progress: receives the name of each visited module; may raise, since the network is a copy.
-
-    Attributes:
-        readers: names of the layers with new weights.
+    ``matching`` has the norms and layers of the pruned network, ``applied``, to match; the others are those of a
+    :class:`SequentialPass`.
     """
 
     title = "Weights that read removed channels fitted anew, statistics matched"

@@ -26,11 +26,8 @@ Change = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
 class SequentialPass(Repair):
     """Changes a compressed network module by module, and can undo it.
 
-    Args:
-        dense: the uncompressed network, traced.
-        model: the compressed one, which calls its modules in the same order; a copy, since ``progress`` may raise.
-        batches: images (N, C, H, W) for the fit.
-        progress: receives a sentence at each visit.
+    ``model``, a copy, as ``progress`` may raise, calls its modules in the order of ``dense``, the traced uncompressed
+    network. ``batches`` are images (N, C, H, W) for the fit; ``progress`` receives a sentence at each visit.
     """
 
     def __init__(

@@ -30,14 +30,10 @@ from senseapp.reconstruct.repair_sites import NormSite, batch_norms
 
 @dataclass(slots=True, kw_only=True)
 class AdaptedLayer:
-    """One layer that gets new weights, and a bias that keeps the mean of its outputs.
+    """One layer that gets new weights, ``found``, and a bias that keeps the mean of its outputs.
 
-    Attributes:
-        dense: its weight before compression.
-        constraint: of its new weights.
-        old_bias: its bias before compression.
-        scale: of its weights where these lie on a grid; changes with them.
-        found: the new weights.
+    ``dense`` and ``old_bias`` are its weight and bias before compression. ``scale`` is that of weights on a grid; it
+    changes with them.
     """
 
     name: str
@@ -71,11 +67,8 @@ class AdaptedLayer:
 class Adaptation(SequentialPass):
     """Fits new weights for the compressed layers of ``applied``: their outputs come near the uncompressed network's.
 
-    ``dense``, ``batches`` and ``progress`` are those of a :class:`SequentialPass`.
-
-    Attributes:
-        layers: the adapted layers, by name.
-        left: reasons why other layers are not adapted, by name.
+    ``dense``, ``batches`` and ``progress`` are those of a :class:`SequentialPass`. By name, ``layers`` are adapted, and
+    ``left`` says why others are not.
     """
 
     title = "Weights updated, statistics matched"
