@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_unflatten
@@ -45,7 +44,7 @@ COPIES = (aten._to_copy, aten._unsafe_view)
 
 @contextmanager
 def without_stack_traces() -> Iterator[None]:
-    """Trace graphs inside the block without source lines of each node: a third of the time of an export to ONNX."""
+    """Trace graphs inside the block without source lines of nodes, which have paths: a third of an export's time."""
     from torch.fx import config
 
     before = config.do_not_emit_stack_traces
@@ -264,12 +263,3 @@ def _is_compile_supported(device_type: str) -> bool:
     """Ask the compiler itself, once RoI align is called."""
     utils = importlib.import_module("torch._dynamo.utils")
     return bool(utils.is_compile_supported(device_type))
-
-
-def without_source_paths(program: ExportedProgram) -> ExportedProgram:
-    """Remove source lines, which contain paths, from every node of ``program``; return it."""
-    for module in program.graph_module.modules():
-        if isinstance(module, GraphModule):
-            for node in module.graph.nodes:
-                node.meta.pop("stack_trace", None)
-    return program

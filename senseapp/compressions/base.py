@@ -155,25 +155,13 @@ class ChannelCompressor(Compressor, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """A caller's own selection of weights, in place of a compression's named criteria.
-
-    Attributes:
-        score: returns the importance of each weight, in the shape of the module's weight.
-        spanned: returns the axes of :class:`WeightLayout` along which weights are removed together; None: as usual.
-    """
-
-    score: Callable[[Tensor], Tensor] | None = None
-    spanned: Callable[[LayerProfile], tuple[int, ...] | None] = lambda layer: None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionRequest:
     """Inputs of a compressor: the network, in ``eval()`` mode, and its selected layers, in execution order.
 
     ``calibration`` are batches (N, C, H, W) for data-driven criteria and activation ranges; ``trace`` is an existing
-    trace of the model, if there is one. ``selection`` replaces settings that choose single weights. ``progress``
-    receives a sentence before each slow step.
+    trace of the model, if there is one. In place of settings that choose single weights, ``score`` returns the
+    importance of each, in the shape of the module's weight, and ``spanned`` the axes of :class:`WeightLayout` along
+    which they are removed together; None: as usual. ``progress`` receives a sentence before each slow step.
     """
 
     model: nn.Module
@@ -181,7 +169,8 @@ class CompressionRequest:
     calibration: Sequence[torch.Tensor]
     seed: int = 0
     trace: CallTrace | None = None
-    selection: Selection = field(default_factory=Selection)
+    score: Callable[[Tensor], Tensor] | None = None
+    spanned: Callable[[LayerProfile], tuple[int, ...] | None] = lambda _layer: None
     progress: Callable[[str], None] = lambda _sentence: None
 
 

@@ -19,8 +19,6 @@ from senseapp.records.schedule import Schedule
 if TYPE_CHECKING:
     import torch
     from torch import nn
-    from torch.export import ExportedProgram
-
 
 _ROBUST, _MIDDLE, _FRAGILE = "#2c7bb6", "#ffffbf", "#d7191c"  # blue to red through yellow, colour-blind safe
 
@@ -37,7 +35,17 @@ def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, l
     """
     import torch
 
-    program, stream = _exported(module, sample), io.BytesIO()
+    from senseapp.compat.torch_internals import without_stack_traces
+
+    was_training, stream = module.training, io.BytesIO()
+    module.eval()
+    try:
+        with torch.no_grad(), without_stack_traces():
+            program = torch.export.export(module, (sample,))
+    except Exception as error:  # torch.export raises many kinds, all of which mean the same to a person
+        raise UnsupportedModel(f"This network cannot be exported as a graph: {first_line_of(error)}.") from error
+    finally:
+        module.train(was_training)
     torch.export.save(program, stream)
     # Nodes belong to the innermost module.
     computing = (node for node in program.graph.nodes if node.op == "call_function")
@@ -58,22 +66,6 @@ def overlay_of(
     results = {node: {"value": value} for layer, value in values.items() for node in nodes[layer]}
     gradient = [{"stop": stop, "bgColor": colour} for stop, colour in ((0, _ROBUST), (0.5, _MIDDLE), (1, _FRAGILE))]
     return noted({"name": title, "results": results, "gradient": gradient}, notes)
-
-
-def _exported(module: nn.Module, sample: torch.Tensor) -> ExportedProgram:
-    import torch
-
-    from senseapp.compat.torch_internals import without_source_paths
-
-    was_training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            return without_source_paths(torch.export.export(module, (sample,)))
-    except Exception as error:  # torch.export raises many kinds, all of which mean the same to a person
-        raise UnsupportedModel(f"This network cannot be exported as a graph: {first_line_of(error)}.") from error
-    finally:
-        module.train(was_training)
 
 
 MODEL_EXPLORER = ExportFormat(

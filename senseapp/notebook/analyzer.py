@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from senseapp import descriptions
-from senseapp.compressions.base import CompressionRequest, Compressor, Selection, build_compressor
+from senseapp.compressions.base import CompressionRequest, Compressor, build_compressor
 from senseapp.core.errors import InvalidSpec, MeasurementFailed, first_line_of
 from senseapp.descriptions import CompressionConfig, options_of
 from senseapp.descriptions.compressions import Effect
@@ -148,7 +148,8 @@ class SensitivityAnalyzer:
                 calibration=(calibration,),
                 seed=self.seed,
                 trace=evaluation.trace,
-                selection=Selection(score=self._score, spanned=spanned(granularity)),
+                score=self._score,
+                spanned=spanned(granularity),
                 progress=bar.set_description,
             )
             with state_kept(self.model):

@@ -16,12 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from senseapp.compat.torch_internals import (
-    activations_out_of_place,
-    nested_outputs,
-    without_source_paths,
-    without_stack_traces,
-)
+from senseapp.compat.torch_internals import activations_out_of_place, nested_outputs, without_stack_traces
 from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.core.files import replace_file, storage_errors
@@ -247,12 +242,10 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     pair = torch.cat([example, example])[:2].contiguous()  # torch treats a batch of one as a fixed size
     plain = model.to(memory_format=torch.contiguous_format)
     try:
-        return without_source_paths(
-            torch.export.export(plain, (pair,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-        )
+        return torch.export.export(plain, (pair,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     except Exception:  # a network that reads its batch size cannot be exported for any; one image always has its size
         try:
-            return without_source_paths(torch.export.export(plain, (pair[:1],)))
+            return torch.export.export(plain, (pair[:1],))
         except Exception as error:  # as above
             raise InvalidSpec(
                 f"This network cannot be exported by torch: {type(error).__name__}: {first_line_of(error)}."

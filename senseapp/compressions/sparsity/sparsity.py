@@ -60,8 +60,8 @@ class SparsityCompressor(base.WeightCompressor):
     """
 
     def __init__(self, config: SparsityConfig, request: base.CompressionRequest) -> None:
-        self._usual_granularity, self._selection = criteria.GRANULARITIES[config.granularity], request.selection
-        self._criterion = criteria.CRITERIA[config.criterion]
+        self._usual_granularity, self._spanned = criteria.GRANULARITIES[config.granularity], request.spanned
+        self._criterion, self._own_score = criteria.CRITERIA[config.criterion], request.score
         self._seed, self._model = request.seed, request.model
         self._weights, self._reasons = base.find_weights(request.model, request.layers)
         self._leave_out_indivisible()
@@ -81,7 +81,7 @@ class SparsityCompressor(base.WeightCompressor):
                 self._leave_out(layer, reason)
 
     def _granularity(self, weight: base.LayerWeight) -> criteria.Granularity:
-        axes = self._selection.spanned(weight.profile)
+        axes = self._spanned(weight.profile)
         return self._usual_granularity if axes is None else criteria.Granularity(unit="unit", axes=axes)
 
     def _gather_norms(self, request: base.CompressionRequest) -> dict[str, criteria.InputNorms]:
@@ -164,7 +164,7 @@ class SparsityCompressor(base.WeightCompressor):
             split = weight.layout.split(values)  # (G, O/G, I/G, D, H, W)
             if criterion.looks_at_inputs:
                 norms = self._norms[layer].matched_to(weight.layout, split.shape[base.OUTPUT]).to(split.device)
-            granularity, own = self._granularity(weight), self._selection.score
+            granularity, own = self._granularity(weight), self._own_score
             if own:
                 scores = weight.layout.split(own(values.float()))
             else:

@@ -80,30 +80,22 @@ def loss_limit(bound: LossBound, *, own_images: int = 0) -> CheckedLimit:
     own = min(own_images, bound.images)
     with_own = f" The file was made with {own:,} of these {images}, so it may lose more on new ones." if own else ""
     holds = bound.upper <= bound.allowed
-    if holds or not bound.delta <= bound.allowed:
-        return CheckedLimit(name="loss", holds=holds, sentence=f"{said}; the limit is {allowed}.{with_own}")
-    needed = bound.images_needed
-    more = "" if needed is None else f" About {needed:,} images with as few changes would show it."
-    return CheckedLimit(
-        name="loss",
-        holds=False,
-        undecided=True,
-        sentence=f"{said}: these images are too few to show that it is at most {allowed}.{more}{with_own}",
-    )
+    undecided = not holds and bound.delta <= bound.allowed
+    if not undecided:
+        said += f"; the limit is {allowed}."
+    else:
+        said += f": these images are too few to show that it is at most {allowed}."
+        if bound.images_needed is not None:
+            said += f" About {bound.images_needed:,} images with as few changes would show it."
+    return CheckedLimit(name="loss", holds=holds, undecided=undecided, sentence=said + with_own)
 
 
 def time_limit(ratio: Median, allowed: float) -> CheckedLimit:
     """Return whether the candidate takes at most ``allowed`` times as long, by the interval of the median ratio."""
-    said = f"It takes {ratio.times_text} of the original"
-    holds = ratio.high <= allowed
-    if holds or ratio.low > allowed:
-        return CheckedLimit(name="time", holds=holds, sentence=f"{said}; the limit is {allowed:g}.")
-    return CheckedLimit(
-        name="time",
-        holds=False,
-        undecided=True,
-        sentence=f"{said}: that is too close to the allowed {allowed:g} to tell on this machine.",
-    )
+    undecided = ratio.low <= allowed < ratio.high
+    close = f": that is too close to the allowed {allowed:g} to tell on this machine."
+    said = f"It takes {ratio.times_text} of the original{close if undecided else f'; the limit is {allowed:g}.'}"
+    return CheckedLimit(name="time", holds=ratio.high <= allowed, undecided=undecided, sentence=said)
 
 
 def loss_on_processor(
