@@ -1,8 +1,4 @@
-"""Undocumented names of timm and torchvision.
-
-Of timm: per-head attributes of its attention classes, and the argument to read a file; of torchvision's image sets: the
-class of each image.
-"""
+"""Undocumented names of timm (attention, reading of files) and torchvision (classes of images)."""
 
 from dataclasses import dataclass
 from typing import Any

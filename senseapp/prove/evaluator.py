@@ -145,7 +145,7 @@ class ScheduleEvaluator:
     class_names: tuple[str, ...] = ()
     onnx: OpenedOnnx | None = None
     progress: Progress = field(default_factory=Progress)
-    _judges: dict[int, tuple[ImageSet, Judge]] = field(default_factory=dict, init=False)
+    _judges: dict[int, Judge] = field(default_factory=dict, init=False)
     _exporters: dict[str, Exporter] = field(default_factory=dict, init=False)
     _originals: dict[str, bytes] = field(default_factory=dict, init=False)
 
@@ -292,9 +292,8 @@ class ScheduleEvaluator:
             )
             if images is self.images.proof:
                 judge.require_answers()
-            # The images are kept as well, so that no others can come to lie at their address.
-            self._judges[id(images)] = images, judge
-        return self._judges[id(images)][1]
+            self._judges[id(images)] = judge  # which keeps the images, so that no others come to lie at their address
+        return self._judges[id(images)]
 
     def judged(
         self, applied: AppliedModel, images: ImageSet | None = None, start: int = 0, stop: int | None = None

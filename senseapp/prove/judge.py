@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -41,12 +42,7 @@ class JudgingImages:
     @classmethod
     def of_set(cls, images: ImageSet, dense: MeasurementContext) -> JudgingImages:
         """Return a set in the layout of ``dense``, each batch made when it is needed."""
-
-        def batches(start: int, stop: int) -> Iterable[Tensor]:
-            spans = micro_batches(start, stop, dense.layout.micro_batch)
-            return (batch for low, high in spans for batch in dense.arranged(images, low, high))
-
-        return cls(count=len(images), batches=batches, labels=images.labels)
+        return cls(count=len(images), batches=partial(dense.arranged_when_read, images), labels=images.labels)
 
     @classmethod
     def of_images(cls, images: ImageSet, size: int) -> JudgingImages:

@@ -32,7 +32,6 @@ _POINTS = 6  # targets of each kind of schedule over the range; each is applied 
 _HALVINGS = 3  # of the gap where schedules begin to fail: to an eighth of it
 MOST_MEASURED = 2 * _POINTS + _HALVINGS
 """Whole schedules that are measured before the proof."""
-_STEPS: dict[str, float] = {"bits": 0.1}  # by budget: a difference that people read
 
 
 def usual_limits(result: RunResult) -> Limits:
@@ -214,7 +213,7 @@ class _ScheduleSearch:
         self._allowed = allowed if promised is None else likely_to_pass(evaluator, promised)
         self._compared = 0  # alternatives, by the proof images
         self._limits = usual_limits(evaluator.result)
-        self._step = _STEPS.get(kind, 0.01)  # a percent, as people read shares
+        self._step = 0.1 if kind == "bits" else 0.01  # differences that people read
         self._drops: dict[float, float] = {}  # of least damage, by target, the gentlest first
         self.ours, self.uniform = (Trials(evaluator, kind, metric, True, self._allowed) for _ in range(2))
 

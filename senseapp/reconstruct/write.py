@@ -1,8 +1,4 @@
-"""Files of the compressed model that other programs read without senseapp.
-
-Weights are a plain state dict and a small file: zeros compressed, rounded weights as integers. Networks are a ``.pt2``
-program or ONNX.
-"""
+"""Files of the compressed model that other programs read without senseapp: state dicts, ``.pt2`` programs, ONNX."""
 
 import copy
 import gzip

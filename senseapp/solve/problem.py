@@ -11,7 +11,7 @@ from senseapp.records.profile import ModelProfile, standardised_note
 from senseapp.records.resolution import unseen_below
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.solve.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
-from senseapp.solve.curves import Accounting, Choice, LayerCurve, check_kind
+from senseapp.solve.curves import Accounting, Choice, LayerCurve, Part, check_kind
 
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
 PRUNING_NOTE = (
@@ -147,8 +147,7 @@ def in_execution_order(entries: Iterable[ScheduleEntry], profile: ModelProfile) 
 
 def entries_of(layer: str, members: tuple[str, ...], choice: Choice, *, locked: bool) -> list[ScheduleEntry]:
     """Return one entry for each part of ``choice``, or one that leaves the layer unchanged."""
-    if not choice.parts:
-        return [ScheduleEntry(layer=layer, members=members, compression="none", level=0.0, locked=locked)]
+    unchanged = (Part(compression="none", level=0.0, damage=0.0),)
     return [
         ScheduleEntry(
             layer=layer,
@@ -158,7 +157,7 @@ def entries_of(layer: str, members: tuple[str, ...], choice: Choice, *, locked: 
             predicted_damage=part.damage,
             locked=locked,
         )
-        for part in choice.parts
+        for part in choice.parts or unchanged
     ]
 
 

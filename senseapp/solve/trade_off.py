@@ -119,16 +119,6 @@ def true_shares(
     gone = {  # share of each group's units removed: whole units
         group.layer: whole_units(ratios.get(group.layer, 0.0), group.num_units) / group.num_units for group in groups
     }
-    kept = _kept_shares(gone, groups)
-    params = sum(layer.num_params * kept.get(layer.name, 1.0) for layer in profile.layers)
-    macs = sum(layer.macs * (1 - kept.get(layer.name, 1.0)) for layer in profile.layers)
-    macs += sum(group.other_macs * gone[group.layer] for group in groups)
-    removed = 1 - params / max(1, sum(layer.num_params for layer in profile.layers))
-    return {"params": removed, "bytes": removed, "macs": macs / profile.macs if profile.macs else 0.0}
-
-
-def _kept_shares(gone: Mapping[str, float], groups: Sequence[CoupledGroup]) -> dict[str, float]:
-    """Return the kept share of each touched layer's weights."""
     lost: dict[tuple[str, str], float] = {}
     for group in groups:
         for cut in group.axes:
@@ -137,7 +127,11 @@ def _kept_shares(gone: Mapping[str, float], groups: Sequence[CoupledGroup]) -> d
     kept: dict[str, float] = {}
     for (layer, _), share in lost.items():
         kept[layer] = kept.get(layer, 1.0) * (1 - share)
-    return kept
+    params = sum(item.num_params * kept.get(item.name, 1.0) for item in profile.layers)
+    macs = sum(item.macs * (1 - kept.get(item.name, 1.0)) for item in profile.layers)
+    macs += sum(group.other_macs * gone[group.layer] for group in groups)
+    removed = 1 - params / max(1, sum(item.num_params for item in profile.layers))
+    return {"params": removed, "bytes": removed, "macs": macs / profile.macs if profile.macs else 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

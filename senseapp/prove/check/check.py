@@ -1,8 +1,4 @@
-"""Check of one file against another: loss with its bound, time, size, causes, and differences inside and out.
-
-The files are run as they are: an ONNX file in onnxruntime, a checkpoint in PyTorch. Images are prepared as the
-reference needs them, and the candidate gets the same, in the layout and type that it declares.
-"""
+"""Check of one file against another: loss with its bound, time, size, causes, and differences inside and out."""
 
 import math
 from collections.abc import Callable, Sequence
