@@ -67,12 +67,17 @@ class SensitivityAnalyzer:
     The caller's model is compressed in place and comes back bit-identical, also when ``eval_fn`` raises. Where
     ``eval_fn`` calls the model on the same inputs each time, only what follows the compressed layer is computed.
 
-    ``sample`` is one batch of inputs, (N, C, H, W), or a tuple or dict of what the model is called with. ``eval_fn``
-    takes the model and returns a number, called ``metric_name``; it must not train it. ``criteria`` is ``large_final``
-    (magnitude), ``squared_final``, ``random``, ``wanda``, a senseapp criterion, fasterai's object of that name, or a
-    function that returns the importance of each number of a weight; ``seed`` is of the random one. The sample goes to
-    ``device``, None: where the model is. Data-driven criteria and ranges of activations look at ``calibration_data``,
-    None: the sample.
+    Args:
+        model: the network.
+        sample: one batch of inputs, (N, C, H, W), or a tuple or dict of what the model is called with.
+        eval_fn: takes the model, returns a number; must not train it.
+        criteria: ``large_final`` (magnitude), ``squared_final``, ``random``, ``wanda``, a senseapp criterion,
+            fasterai's object of that name, or a function that returns the importance of each number of a weight.
+        higher_is_better: whether more of what ``eval_fn`` returns is better.
+        metric_name: what it is called.
+        device: where the sample goes; None means where the model is.
+        calibration_data: what data-driven criteria and ranges of activations look at; None means the sample.
+        seed: of the random criterion.
     """
 
     VALID_COMPRESSIONS: ClassVar[frozenset[str]] = frozenset(

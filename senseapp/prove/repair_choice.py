@@ -81,7 +81,7 @@ def measured(
     tried = {how: crossed(evaluator, applied, each, steps) for how, each in repairs.items()}
     how = min(tried, key=lambda each: _loss(metric, tried[each]))
     best, crossing, fitted = repairs[how], tried[how], False
-    with steps.trying(_as_noun(best)), applied.active():
+    with steps.trying(f"the repair '{best.title}'"), applied.active():
         fitted = crossing is not None and best.fit()
     if crossing is None or not fitted:
         best.undo()
@@ -159,7 +159,7 @@ def crossed(
     found = list[Mapping[str, tuple[float, ...]]]()
     first, second = evaluator.repair_halves
     for (fit_to, _), (_, judge_on) in ((second, first), (first, second)):
-        with steps.trying(_as_noun(repair)), applied.active(), repair.fitted(fit_to) as finite:
+        with steps.trying(f"the repair '{repair.title}'"), applied.active(), repair.fitted(fit_to) as finite:
             if finite:
                 found.append(evaluator.judged(applied, evaluator.repair_images, *judge_on).moments)
     if len(found) < 2:
@@ -170,10 +170,6 @@ def crossed(
 def _loss(metric: str, changes: Changes | None) -> float:
     delta = math.nan if changes is None else _of(metric, changes).delta
     return math.inf if math.isnan(delta) else delta
-
-
-def _as_noun(repair: Repair) -> str:
-    return f"the repair '{repair.title}'"
 
 
 def _of(metric: str, changes: Changes) -> MetricChange:

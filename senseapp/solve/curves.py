@@ -192,13 +192,10 @@ class Accounting:
     """Totals of a model, measured or not: weights of all its compressible layers, MACs of the whole.
 
     Savings of two neighbouring pruned layers overlap: both count the weights between them. If every weight were touched
-    by ``coverage`` groups on average, and all groups pruned alike, single savings that add up to the fraction S would
-    together save S − (coverage − 1)(S / coverage)². That estimate is used for pruning; only applying the schedule gives
-    the exact figure. For other compressions savings add up exactly.
-
-    Attributes:
-        other_macs: MACs outside of layers, which no compression of layers saves.
-        coverage: by budget kind, from 1 (no overlap) to 2.
+    by ``coverage`` groups on average, from 1 (no overlap) to 2 by budget kind, and all groups pruned alike, single
+    savings that add up to the fraction S would together save S − (coverage − 1)(S / coverage)². That estimate is used
+    for pruning; only applying the schedule gives the exact figure. For other compressions savings add up exactly. No
+    compression of layers saves ``other_macs``, those outside of layers.
     """
 
     num_params: int
