@@ -36,16 +36,14 @@ def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, l
     import torch
 
     from senseapp.compat.torch_internals import without_stack_traces
+    from senseapp.networks.network import flags_kept
 
-    was_training, stream = module.training, io.BytesIO()
-    module.eval()
     try:
-        with torch.no_grad(), without_stack_traces():
-            program = torch.export.export(module, (sample,))
+        with flags_kept(module), torch.no_grad(), without_stack_traces():
+            program = torch.export.export(module.eval(), (sample,))
     except Exception as error:  # torch.export raises many kinds, all of which mean the same to a person
         raise UnsupportedModel(f"This network cannot be exported as a graph: {first_line_of(error)}.") from error
-    finally:
-        module.train(was_training)
+    stream = io.BytesIO()
     torch.export.save(program, stream)
     # Nodes belong to the innermost module.
     computing = (node for node in program.graph.nodes if node.op == "call_function")
