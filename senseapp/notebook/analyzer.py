@@ -137,7 +137,7 @@ class SensitivityAnalyzer:
         calibration = sample if self.calibration_data is None else self._on_device(self.calibration_data, "calibration")
         image = map_tensors(sample, lambda tensor: tensor[:1])
         bar = tqdm(disable=not verbose, unit="layer")
-        with bar, _evaluating(self.model), _channels_last(self.model, image) as put_back:
+        with bar, flags_kept(self.model), torch.no_grad(), _channels_last(self.model.eval(), image) as put_back:
             bar.set_description("the uncompressed model")
             evaluation, baseline = self._baseline(image, put_back)
             profile = profile_model(self.model, next(tensors_in(image)), trace=evaluation.trace)
@@ -341,10 +341,3 @@ def _channels_last(model: nn.Module, image: Any) -> Iterator[Callable[[], None]]
 def _put_back(weights: Sequence[tuple[Tensor, Tensor]]) -> None:
     for tensor, data in weights:
         tensor.data = data
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    with flags_kept(model), torch.no_grad():
-        model.eval()
-        yield
