@@ -1,8 +1,4 @@
-"""Our own JSON, YAML and CSV files, and the way back to a schedule.
-
-All three say levels the way people do, with the unit beside each (percent, bits). JSON and YAML hold the whole
-schedule; CSV holds its rows.
-"""
+"""Our own JSON, YAML and CSV files, with levels in percent or bits, and the way back to a schedule."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -43,14 +43,10 @@ _FURTHER_LEVELS = {Effect.ZEROS: (0.0, 1.0), Effect.BITS: FINER_BITS}
 class SweepOptions(TypedDict, total=False):
     """What of the network is compressed, and how; the defaults are those of :meth:`SensitivityAnalyzer.sweep`.
 
-    Attributes:
-        granularity: of sparsity, by fasterai's names (``weight``, ``kernel``, ``filter``, ``shared_row`` …), or
-            ``2:4``.
-        layers: names or shell patterns; None means all.
-        layer_types: class names; None means all.
-        quant_per_channel: one scale per output channel, else one per tensor.
-        quant_activations: quantize the layer's input too, with ranges from ``sample``.
-        verbose: show a progress bar.
+    ``granularity`` is of sparsity, by fasterai's names (``weight``, ``kernel``, ``filter``, ``shared_row`` …), or
+    ``2:4``. ``layers`` are names or shell patterns, ``layer_types`` class names; None means all. With
+    ``quant_per_channel`` there is one scale per output channel, else one per tensor; ``quant_activations`` quantizes
+    the layer's input too, with ranges from ``sample``. ``verbose`` shows a progress bar.
     """
 
     granularity: str

@@ -1,7 +1,4 @@
-"""Causes of a loss: outliers of a fragile layer and the effect of remedies, and the share of each node of an int8 file.
-
-Both are measured: a layer alone with each remedy, a quantized file with each node alone back in float.
-"""
+"""Measured causes of a loss: outliers of a fragile layer with remedies, and the share of each node of an int8 file."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -112,8 +109,7 @@ def _of_input(model: nn.Module, module: nn.Module, batches: Sequence[Tensor]) ->
     peaks: list[Tensor] = []
 
     def watch(inputs: tuple[Tensor, ...]) -> None:
-        values = inputs[0].float().abs().movedim(axis, 0).flatten(1)  # (C, ...)
-        peaks.append(values.amax(1))
+        peaks.append(inputs[0].float().abs().movedim(axis, 0).flatten(1).amax(1))  # (C,)
 
     observe_inputs(model, [(module, watch)], batches)
     if not peaks:

@@ -1,8 +1,4 @@
-"""The one comparison of networks: outputs of any network against those of a reference, over the same images.
-
-A network is a torch module or an open file of a runtime (:class:`~senseapp.networks.network.Network`); its task reads
-what it returns.
-"""
+"""The one comparison of networks: outputs of any network against those of a reference, over the same images."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Search for the nodes of an int8 file that compute in float: least damage within a time.
 
-1. :func:`damages_alone`: the damage of each node alone in int8, by halving groups of neighbours.
-2. :func:`fill_time_budget`: the nodes in float that leave least damage in the time are solved for with predicted times;
-   timed files correct the predictions.
-3. Where the file is good enough, fewer nodes in float are tried.
+They are chosen by their damages alone in int8 and by predicted times, which timed files correct; where the file is good
+enough, fewer are tried.
 """
 
 from __future__ import annotations

@@ -73,9 +73,8 @@ def prove(
     """Apply ``schedule`` and measure it on the proof images, with and without repair, beside a uniform schedule.
 
     The better of repaired and not is kept, see :mod:`senseapp.prove.repair_choice`; unless ``adapting`` is off, new
-    weights are among the repairs, but not of the uniform schedule.
-
-    Without ``veto``, the proof images choose nothing, so that a bound of the loss needs no correction.
+    weights are among the repairs, but not of the uniform schedule. Without ``veto``, the proof images choose nothing,
+    so that a bound of the loss needs no correction.
     """
     return MeasuredSchedule(evaluator, schedule, repair=repair, adapting=adapting, veto=veto).proven()
 

@@ -89,9 +89,8 @@ def strongest_schedule(
     lose more are repaired where they do better so. ``rounds`` schedules are measured between the gentlest and the
     strongest.
 
-    Raises:
-        InfeasibleBudget: even the gentlest schedule drops more; ``nearest`` is its drop.
-        InvalidSpec: the metric cannot be measured here, or the budget does not fit the compression.
+    Raises InfeasibleBudget if even the gentlest schedule drops more (``nearest`` is its drop), InvalidSpec if the
+    metric cannot be measured here, or the budget does not fit the compression.
     """
     targets = [point.target for point in trade_off(evaluator.result, kind, limits=limits)]
     if not targets:
@@ -137,8 +136,7 @@ def recommend(
     tests on the held-out images decide, in its metric, and the search looks for what is likely to pass them. Where
     nothing was measured that a schedule could be made from, the record says so.
 
-    Raises:
-        InvalidSpec: the compression's levels cannot be scheduled, or there are too few held-out images for the promise.
+    Raises InvalidSpec if the compression's levels cannot be scheduled, or held-out images are too few for the promise.
     """
     kind = evaluator.result.compression.description.budgets[0]
     metric = judged_by(evaluator)

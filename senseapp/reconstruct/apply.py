@@ -163,15 +163,12 @@ def _with_weights(
 class ModelSize:
     """Costs of one model, each counted exactly.
 
-    Attributes:
-        params: all parameters, biases and norms included.
-        weights: numbers in the weights of compressible layers, ``zeros`` of which are zero.
-        compact_bytes: the size that budgets of bytes count, which is not that of a file: the compressible weights at
-            their bits, stored dense or as one bit per position and the non-zero values, whichever is smaller for a
-            layer; everything else as it was loaded. Scales of quantized weights are not counted.
-        macs: multiply-accumulates of one image through the whole model, less those of zeros in layers that were made
-            sparse; weights that were zero before, or were rounded to zero, count in full, as in budgets.
-        average_bits: of the compressible weights.
+    ``params`` are all parameters, biases and norms included; ``weights`` those of compressible layers, ``zeros`` of
+    which are zero, with ``average_bits``. ``compact_bytes`` are what budgets of bytes count, which is not the size of a
+    file: the compressible weights at their bits, dense or as one bit per position and the non-zero values, whichever is
+    smaller for a layer; everything else as it was loaded, without scales. ``macs`` are of one image, less those of
+    zeros in layers that were made sparse; weights that were zero before, or were rounded to zero, count in full, as in
+    budgets.
     """
 
     params: float

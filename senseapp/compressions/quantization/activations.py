@@ -243,10 +243,9 @@ def observe_inputs(
 ) -> None:
     """Pass each module's inputs to its observer, in one run of ``model`` over ``batches``; none are kept.
 
-    A batch is an argument of :func:`called`, usually (N, C, H, W).
-
-    An observer gets the inputs of one call: (input,), or (query, key, value) of an attention module. A module that is
-    never called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read directly) has no inputs to observe.
+    A batch is an argument of :func:`called`, usually (N, C, H, W). An observer gets the inputs of one call: (input,),
+    or (query, key, value) of an attention module. A module that is never called (``out_proj`` of
+    ``nn.MultiheadAttention``, whose weight is read directly) has no inputs to observe.
     """
     first = next(model.parameters())
 
