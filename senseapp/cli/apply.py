@@ -69,14 +69,14 @@ def run(arguments: argparse.Namespace) -> None:
     check_suffix(out.suffix)
     from senseapp.prove.deliver import require_kept, weights_candidates
     from senseapp.prove.prove import prove
-    from senseapp.prove.recommend import check_promise, judged_by
+    from senseapp.prove.recommend import check_promise
     from senseapp.reconstruct.write import with_file_sizes, write_compressed
 
     other = partner.compression if partner is not None else None
     task = Verification(run_id="", schedule=schedule, repair=arguments.repair, adapting=arguments.adapt, other=other)
     with phases() as progress:
         evaluator = open_evaluator(TaskContext(folder=folder, observer=progress), other, for_files=True)
-        promise = promise_from(arguments, judged_by(evaluator))
+        promise = promise_from(arguments, evaluator.result.judged_by)
         if promise is not None:
             check_promise(evaluator, promise)
         proven = prove(evaluator, schedule, repair=task.repair, adapting=task.adapting, veto=promise is None)

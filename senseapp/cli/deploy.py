@@ -119,12 +119,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Write, measure, and print one JSON line."""
     folder = first_run(arguments)
     task = _task_of(arguments, folder.load_result())
-    from senseapp.prove.recommend import judged_by  # torch loads here
 
     with phases() as progress:
         context = TaskContext(folder=folder, observer=progress)
         evaluator = open_evaluator(context, task.other, for_files=True)
-        allowed, promise = tolerance_from(arguments, judged_by(evaluator))
+        allowed, promise = tolerance_from(arguments, evaluator.result.judged_by)
         task = replace(task, allowed_drop=allowed if promise is None else promise.most, promise=promise)
         predicted = _predicted(evaluator, context, task.settings)
         delivery = task.make(evaluator, context, others=False)

@@ -64,13 +64,12 @@ def run(arguments: argparse.Namespace) -> None:
     from senseapp.reconstruct.write import check_suffix, write_compressed  # torch loads here
 
     check_suffix(arguments.out.suffix)
-    from senseapp.prove.recommend import judged_by
 
     files: tuple[Path, ...] = ()
     with phases() as progress:
         context = TaskContext(folder=folder, observer=progress)
         evaluator = open_evaluator(context, for_files=True)
-        allowed, promise = tolerance_from(arguments, judged_by(evaluator))
+        allowed, promise = tolerance_from(arguments, evaluator.result.judged_by)
         task = RecommendationTask(run_id="", allowed_drop=allowed, promise=promise)
         record, found = task.search(evaluator, context)
         folder.save(task.key, record)

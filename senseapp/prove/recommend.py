@@ -15,7 +15,7 @@ from operator import attrgetter
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.core.steps import StepTitle
 from senseapp.descriptions import BudgetKind
-from senseapp.metrics import METRICS, MetricChange, judging_among
+from senseapp.metrics import METRICS, MetricChange
 from senseapp.metrics.bounds import most_changed_within, upper_bound_of_share
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import MeasuredSchedule, Promised, Proof
@@ -139,7 +139,7 @@ def recommend(
     Raises InvalidSpec if the compression's levels cannot be scheduled, or held-out images are too few for the promise.
     """
     kind = evaluator.result.compression.description.budgets[0]
-    metric = judged_by(evaluator)
+    metric = evaluator.result.judged_by
     allowed = METRICS[metric].tolerable if allowed_drop is None else allowed_drop
     if promised is not None:
         check_promise(evaluator, promised.promise)
@@ -167,16 +167,9 @@ def recommend(
     return Recommended(record=record, proven=proven)
 
 
-def judged_by(evaluator: ScheduleEvaluator) -> str:
-    """Return the primary metric that the run's images allow; else its divergence, else the run's own metric."""
-    images, task = evaluator.images.curves, evaluator.task
-    names = task.metrics(has_labels=images.labels is not None, num_outputs=evaluator.profile.num_classes)
-    return judging_among(names, otherwise=evaluator.result.metric)
-
-
 def check_promise(evaluator: ScheduleEvaluator, promise: Promise) -> None:
     """Raise InvalidSpec where the held-out images of a run are too few for ``promise``, or its metric is no share."""
-    check_promisable(promise.metric or judged_by(evaluator))
+    check_promisable(promise.metric or evaluator.result.judged_by)
     images = evaluator.images
     if missing := too_few(len(images.proof) if images.held_out else 0, promise):
         raise InvalidSpec(missing)

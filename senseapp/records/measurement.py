@@ -12,6 +12,7 @@ from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import METRICS, MetricChange, judging_among
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import RunSpec
+from senseapp.tasks import task_named
 from senseapp.tasks.reading import Reading
 
 
@@ -181,8 +182,11 @@ class RunResult:
 
     @property
     def judged_by(self) -> str:
-        """The metric that people judge the model by: right answers where there are labels, else unchanged ones."""
-        return judging_among(self.shown_metrics, otherwise=self.metric)
+        """The metric that people judge files by: right answers where there are labels, else unchanged ones."""
+        if self.spec.data.kind == "imported":
+            return judging_among(self.shown_metrics, otherwise=self.metric)
+        task, outputs = task_named(self.spec.model.task), self.profile.num_classes
+        return judging_among(task.metrics(has_labels=self.has_labels, num_outputs=outputs), otherwise=self.metric)
 
     def at(self, level: float) -> tuple[LayerMeasurement, ...]:
         """Return the measurements (or estimates) of ``level`` in execution order."""

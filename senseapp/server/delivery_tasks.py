@@ -190,9 +190,7 @@ class RecommendationTask(EvaluatorTask[Recommendation]):
 
     def keep_original(self, evaluator: ScheduleEvaluator, context: TaskContext) -> None:
         """Make and keep the file of the original weights in int8, which pays on most machines and takes seconds."""
-        from senseapp.prove.recommend import judged_by
-
-        allowed = METRICS[judged_by(evaluator)].tolerable if self.allowed_drop is None else self.allowed_drop
+        allowed = METRICS[evaluator.result.judged_by].tolerable if self.allowed_drop is None else self.allowed_drop
         task = original_in_int8(self.run_id, allowed, self.promise, evaluator.result.spec.target)
         if task.outcome(context.folder) is None:
             context.folder.save(task.key, task.make(evaluator, context))

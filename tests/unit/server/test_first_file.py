@@ -9,9 +9,10 @@ from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.candidate import Delivery
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import LayerMeasurement, RunResult
+from senseapp.records.spec import ModelSpec
 from senseapp.server import execution
 from senseapp.server.backend import Backend
-from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
+from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
 from senseapp.server.execution import Measurement
 from senseapp.server.job_progress import JobCancelled
 from senseapp.server.service import Service
@@ -199,4 +200,19 @@ def test_what_follows_a_run_is_part_of_it_and_goes_on_after_a_cancel(tmp_path, m
     assert (service.run(run_id).state, service.snapshot(run_id).fraction) == (RunState.DONE, 1.0)
     assert states == [RunState.RUNNING] * 2  # a run is not finished while its files are made
     assert len(engine.opened) == 1  # nothing is measured again
+    backend.close()
+
+
+def test_the_file_that_follows_a_run_is_its_first_file(tmp_path, monkeypatch) -> None:
+    """The layers of a detector have no score of boxes, by which its files are judged: it was made twice."""
+    backend, asked = a_backend(tmp_path, FakeEngine()), []
+    monkeypatch.setattr(backend.speeds, "follows", lambda *_: "file")
+    monkeypatch.setattr(DeliverTask, "carry_out", lambda task, _context: asked.append(task.key))
+    monkeypatch.setattr(DeliverTask, "make", lambda task, *_: Delivery(candidates=()))
+    service = Service(backend)
+    run_id = service.start(replace(SPEC, model=ModelSpec(library="demo", name="shapes_detector", task="detection")))
+    assert backend.runner.run_next()
+    evaluator, folder = SimpleNamespace(result=service.result(run_id)), backend.store.folder(run_id)
+    RecommendationTask(run_id=run_id).keep_original(evaluator, TaskContext(folder=folder, observer=Events()))
+    assert folder.load(Delivery, asked[0]) is not None
     backend.close()
