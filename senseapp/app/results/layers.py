@@ -156,11 +156,9 @@ def _bars_in_words(view: RunView) -> str:
     ranked = view.ranked
     if ranked.empty:
         return "No layer has a value at this level."
-    first = ", ".join(f"{row.layer} {row.change_text}" for row in ranked.head(3).itertuples())
-    unclear = int(ranked["unclear"].sum())
     return (
-        f"{view.metric.change_title} of {counted_rows(ranked)} at {view.level_text}. "
-        f"Most fragile: {first}. {unclear} with no clear loss."
+        f"{view.metric.change_title} of {counted_rows(ranked)} at {view.level_text}. Most fragile: "
+        f"{'; '.join(ranked['description'].head(3))}. {ranked['unclear'].sum()} with no clear loss."
     )
 
 
