@@ -19,7 +19,7 @@ from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, us
 from senseapp.metrics import METRICS, MetricChange, judging_among
 from senseapp.records.deployment import CHECKPOINT, INT8_BITS, INTEGERS, SPARSE, WHILE_BUSY, Deployment, RuntimeFigures
 from senseapp.records.measurement import change_in
-from senseapp.records.promise import CONFIDENCE, bound_text
+from senseapp.records.promise import CONFIDENCE, bound_text, images_text
 from senseapp.records.schedule import Delivered, Schedule
 from senseapp.records.spec import ModelSpec
 
@@ -215,8 +215,9 @@ class Candidate:
     @property
     def measured_on(self) -> str:
         """``112 unseen images``."""
-        where = f"{self.images} unseen" if self.held_out else f"{self.images} of the run's own"
-        return f"{where} {'image' if self.images == 1 else 'images'}"
+        apart = self.held_out or self.schedule is not None
+        count = self.images
+        return images_text(count, held_out=self.held_out) if apart else f"{plural(count, 'image')}, not kept apart"
 
     @property
     def interval_text(self) -> str:

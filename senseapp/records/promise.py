@@ -214,6 +214,11 @@ def largest_loss(change: MetricChange, bound: float) -> str:
     return "" if math.isnan(bound) else f"at most {_above(METRICS[change.metric], bound)}"
 
 
+def images_text(count: int, *, held_out: bool) -> str:
+    """Return ``112 unseen images`` of a schedule, or that it was chosen by measurements on them."""
+    return plural(count, "unseen image") if held_out else f"{plural(count, 'image')} that its schedule has seen"
+
+
 def bound_text(change: MetricChange, bound: float) -> str:
     """Return the bound of a loss as a sentence; the measured loss stands beside it.
 

@@ -6,7 +6,7 @@ from senseapp.core.texts import plural
 from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
 from senseapp.records.measurement import change_in
-from senseapp.records.promise import CONFIDENCE, Promise, bound_text
+from senseapp.records.promise import CONFIDENCE, Promise, bound_text, images_text
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 
 _SAVED = {
@@ -74,9 +74,7 @@ class Recommendation:
         view, loss = METRICS[self.metric], self.loss
         if loss is None:
             return self._mildest(view)
-        count = loss.num_samples
-        seen = f"{plural(count, 'image')} that the layers were measured on too"
-        where = plural(count, "unseen image") if self.held_out else seen
+        where = images_text(loss.num_samples, held_out=self.held_out)
         allowed = number_text(view.factor * self.allowed_drop, digits=view.digits)
         interval = view.interval_text(loss.ci_low, loss.ci_high)
         uniform = self.uniform_loss

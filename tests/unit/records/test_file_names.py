@@ -5,6 +5,7 @@ import pytest
 from senseapp.records.candidate import file_name, named, network_name
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.records.promise import images_text
 from senseapp.records.spec import ModelSpec
 from tests.deployments import a_candidate, a_deployment
 
@@ -36,6 +37,13 @@ BITS, WIDTHS = schedule(a=("quantization", 4)), schedule(a=("quantization", 4), 
 )
 def test_the_name_says_what_is_inside(form, made_of, expected) -> None:
     assert file_name(ModelSpec(), a_candidate(form, schedule=made_of)) == expected
+
+
+def test_images_that_chose_a_schedule_are_said_in_the_same_words_everywhere() -> None:
+    seen = images_text(200, held_out=False)
+    assert seen == "200 images that its schedule has seen"
+    assert seen in a_candidate("weights", schedule=ZEROS, held_out=False).headline
+    assert a_candidate("weights", schedule=ZEROS).measured_on == images_text(200, held_out=True)
 
 
 def test_files_of_one_schedule_are_told_apart_in_words() -> None:

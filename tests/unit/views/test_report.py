@@ -185,7 +185,7 @@ def test_a_proof_shows_predicted_beside_measured_and_the_uniform_schedule() -> N
         "93.0 % 5.0 points 4.0 to 6.0",
         "96.0 % 2.0 points 1.0 to 3.0",
         "87.0 % 11.0 points",
-        "Measured on 269 images",
+        "Measured on 269 unseen images",
         "Measured once.",
     ):
         assert part in page.text
