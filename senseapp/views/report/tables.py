@@ -159,12 +159,13 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
         )
         steps = "; ".join(step_lines(validation))
         notes += (validation.delivered_reason, steps and f"{STEPS} {steps}.", *validation.notes)
+    losses = loss_figures(schedule, validation, everyday(result, schedule.metric))
     amounts = results.schedule_frame(schedule, result)
     columns = {"members": "Layer", "amount_text": "Amount"} | ({"reason": "Why"} if any(amounts["reason"]) else {})
     return ScheduleSection(
         title=f"{method}, {files.figure_text(budget.kind, budget.target) if budget is not None else 'no budget'}",
         facts={
-            **loss_figures(schedule, validation, everyday(result, schedule.metric)),
+            **dict([*losses.items()][-1:]),  # the prediction only until the loss is measured
             **({"Measured": "Not yet"} if validation is None else size_changes(validation)),
         },
         proof=proof,

@@ -4,8 +4,8 @@ import pytest
 
 from senseapp.records.candidate import file_name, named, network_name
 from senseapp.records.deployment import DeploySettings
-from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.promise import images_text
+from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import ModelSpec
 from tests.deployments import a_candidate, a_deployment
 
