@@ -267,3 +267,18 @@ def test_it_is_offered_with_its_time_and_shows_how_far_it_is(app: AppTest, finis
     assert not app.exception
     assert service.work.progress(task).state is RunState.QUEUED
     assert "1st in the queue" in app.get("progress")[0].proto.text
+
+
+def test_where_only_layers_were_asked_for_a_file_is_offered_quietly(
+    app: AppTest, service: Service, backend: Backend
+) -> None:
+    offered = {}
+    for goal in ("look", "smaller"):
+        run_id = finish(service, backend, RunSpec(goal=goal))
+        open_page(app, RESULTS, run=run_id)
+        button = app.button(key=f"recommendation.start.{run_id}")
+        offered[goal] = button.label.partition(" (")[0], button.proto.type
+    assert offered == {
+        "look": ("Make a file from this run", "tertiary"),
+        "smaller": ("Find the smallest good model", "primary"),
+    }

@@ -146,7 +146,9 @@ def _without_files(record: RunRecord, result: RunResult) -> None:
     if backend.service().work.outcome(task) is None and run_guard.can_search(record):
         first = original_in_int8(run_id, METRICS[result.judged_by].tolerable, target=record.spec.target)
         if not run_guard.watched(first, cancel="recommendation.first"):
-            _on_its_way(task, "Find the smallest good model", kind="primary")
+            is_asked = record.spec.goal != "look"
+            title = "Find the smallest good model" if is_asked else "Make a file from this run"
+            _on_its_way(task, title, kind="primary" if is_asked else "tertiary")
 
         def show_first_file() -> None:
             if backend.service().work.candidates(run_id):
@@ -219,7 +221,9 @@ def recommended_changes(run_id: str) -> ChangedAnswers | None:
     return backend.service().work.changed(proof) if proof is not None else None
 
 
-def _on_its_way(task: RecommendationTask, title: str, *, kind: Literal["primary", "secondary"] = "secondary") -> None:
+def _on_its_way(
+    task: RecommendationTask, title: str, *, kind: Literal["primary", "secondary", "tertiary"] = "secondary"
+) -> None:
     if result := backend.result_of(task.run_id):
         seconds = fmt.about(backend.service().work.recommendation_seconds(result))
         run_guard.outcome_or_offer(
