@@ -127,8 +127,8 @@ def progress_bar(snapshot: JobSnapshot) -> None:
         if snapshot.behind:
             blocking, seconds = backend.service().blocking_run(snapshot), snapshot.behind_seconds
             what = f"work on {blocking.spec.model.title}" if blocking is not None else "the work of somebody else"
-            left = "whose time is not known yet" if seconds is None else f"which takes {fmt.about(seconds)} more"
-            place += f", behind {what}, {left}"
+            left = "" if seconds is None else f", which ends within {fmt.about(60 * math.ceil(seconds / 60))}"
+            place += f", behind {what}{left or ', whose time is not known yet'}"
         st.progress(snapshot.fraction, text=f"{place}. It starts by itself; you can leave this page.")
         return
     st.progress(snapshot.fraction, text=md("**{}** · {}", percent_done(snapshot), snapshot.phase))
