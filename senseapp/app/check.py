@@ -268,7 +268,7 @@ def _limits(task: Task) -> tuple[float | None, float | None]:
         step=0.5 if metric.is_share else 0.01,
         **kept(f"check.drop.{task.name}"),
         help=f"{metric.change_title}, or answers that change where images have no labels: at most this much, with 95 % "
-        "confidence on new images.",
+        "confidence on new images, of this file alone: where a run tried several, its bounds are wider.",
     )
     time = right.number_input(
         "Largest time (times the original)",

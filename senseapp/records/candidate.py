@@ -181,7 +181,7 @@ class Candidate:
     @property
     def bound_text(self) -> str:
         """``At most 4.1 % of answers change, with 95 % certainty; 3 of 200 did.``; empty where it is unknown."""
-        return bound_text(self.loss, self.bound)
+        return bound_text(self.loss, self.bound, tried=self.tried)
 
     @property
     def headline(self) -> str:

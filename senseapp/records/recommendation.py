@@ -85,8 +85,9 @@ class Recommendation:
         """Return the sentence on the bound of the loss on new images; empty without held-out images."""
         if self.validation is None or not (self.held_out and loss.moments) or METRICS[loss.metric].resampled:
             return ""  # a bootstrap takes too long for a page; the files of the proof carry its bound
-        bound = METRICS[loss.metric].upper_bound(loss.moments, 1 - (1 - CONFIDENCE) / self.validation.tried)
-        return f" {bound_text(loss, bound)}"
+        tried = self.validation.tried
+        bound = METRICS[loss.metric].upper_bound(loss.moments, 1 - (1 - CONFIDENCE) / tried)
+        return f" {bound_text(loss, bound, tried=tried)}"
 
     def _mildest(self, view: Metric) -> str:
         """Return the sentence on the loss of the mildest schedule tried, on the images that refused it if they did."""

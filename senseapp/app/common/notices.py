@@ -44,8 +44,7 @@ def empty_state(text: str, *, level: Literal[1, 2] = 2) -> None:
     with st.container(border=True, horizontal_alignment="center", gap="small"):
         st.space("small")
         st.markdown(md("# No run yet" if level == 1 else "## No run yet"), text_alignment="center")
-        text += " Start one: the demo is filled in and takes less than a minute."
-        st.markdown(text, text_alignment="center")
+        st.markdown(f"{text} Start one: the demo is filled in and takes less than a minute.", text_alignment="center")
         if st.button("Go to Analyze", type="primary"):
             st.switch_page("pages/analyze.py")
         st.space("small")
@@ -68,8 +67,7 @@ def notify(title: str, text: str, tag: str) -> None:
 
 def reveal(frame: str, place: float) -> None:
     """Scroll the container of key ``frame`` (letters, digits, ``_``, ``-``) to ``place``: 0 its top, 1 its bottom."""
-    wish = f'<div class="reveal" data-frame="{frame}" data-place="{place:.4f}"></div>'
-    run_script("reveal", beside=wish)
+    run_script("reveal", beside=f'<div class="reveal" data-frame="{frame}" data-place="{place:.4f}"></div>')
 
 
 POLL_SECONDS = 0.7

@@ -44,6 +44,7 @@ def test_what_was_compared_on_the_same_images_widens_the_bound() -> None:
     vetoed = replace(plain, tried=2)
     assert plain.bound == upper_bound_of_share(3, 500)
     assert vetoed.bound == upper_bound_of_share(3, 500, 0.975)
+    assert "with 95 % certainty, counting 2 tried; 3 of 500 did." in vetoed.bound_text
 
 
 def test_there_is_no_bound_without_held_out_images_or_sums() -> None:
