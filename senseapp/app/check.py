@@ -131,7 +131,7 @@ def _upload(purpose: UploadPurpose, types: list[str]) -> Path | None:
         f"A network in one file ({', '.join(files)}), or its trained weights (.safetensors, .pth, .pt)",
         purpose=purpose,
         types=types,
-        help_text="An ONNX file that any program wrote, quantized or not, is run as it is. Of a checkpoint the "
+        help_text="A file in .onnx that any program wrote, quantized or not, is run as it is. Of weights, the "
         "architecture is recognised; a compressed one belongs to that of the original.",
     )
 

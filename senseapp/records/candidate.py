@@ -99,7 +99,7 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """What kind of file it is: ``ONNX in 8-bit numbers``, ``ONNX in 8-bit numbers by onnxruntime``."""
+        """What kind of file it is: ``.onnx file in 8-bit numbers``, ``… by onnxruntime``."""
         figures = {} if self.deployment is None else self.deployment.figures
         own = figures.get("default")  # of the runtime's own quantizer: with its answers, it is its file
         maker = f" by {self.runtime.label}" if own is not None and own.changes == figures["file"].changes else ""
@@ -136,7 +136,7 @@ class Candidate:
         if self.form == "small":
             return "PyTorch, unpacked by the lines beside the download: weights only"
         if self.schedule is not None and self.schedule.removes_channels:
-            return "a network with these smaller layers: weights only, the ONNX file holds that network itself"
+            return "a network with these smaller layers: weights only, the file that runs holds that network itself"
         return "PyTorch, in a network with the same layers: weights only"
 
     @property
@@ -240,7 +240,7 @@ class Candidate:
 
     @property
     def made_of(self) -> str:
-        """The contents of the file in words: ``ONNX in 8-bit numbers``, ``PyTorch weights, zeros by the schedule``."""
+        """Its contents in words: ``.onnx file in 8-bit numbers``, ``PyTorch weights, zeros by the schedule``."""
         if self.is_original:
             return f"original as {self.title}"
         parts = [] if self.schedule is None else _effects(self.schedule)

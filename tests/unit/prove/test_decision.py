@@ -175,7 +175,8 @@ def test_targets_say_of_what_they_save_and_what_else_keeps_the_loss() -> None:
     none = decision([SMALL, STRONG], "targets", 0.01)
     assert none.headline == "No schedule to take"
     assert none.reason == (
-        "No tested schedule was measured to lose at most 1 point; a file without a schedule was: ONNX in 8-bit numbers."
+        "No tested schedule was measured to lose at most 1 point; a file without a schedule was: .onnx file in 8-bit "
+        "numbers."
     )
 
 
