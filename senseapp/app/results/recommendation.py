@@ -125,8 +125,7 @@ def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.del
 
 def first_answer(record: RunRecord) -> None:
     """Show the file that was made before the layers of a run are measured, if there is any."""
-    candidates = backend.service().work.candidates(record.run_id)
-    if not candidates:
+    if not (candidates := backend.service().work.candidates(record.run_id)):
         return
     answer = run_guard.decided(record, candidates)
     if answer.choice is None:
@@ -159,8 +158,7 @@ def _without_files(record: RunRecord, result: RunResult) -> None:
 
 def files_section(record: RunRecord, result: RunResult) -> None:
     """Show every file of the run with its own figures, and the buttons to them."""
-    candidates = backend.service().work.candidates(record.run_id)
-    if not candidates:
+    if not (candidates := backend.service().work.candidates(record.run_id)):
         st.caption("No file has been made yet.")
         return
     asked = run_guard.asked_of(record, candidates[0].metric)
@@ -203,8 +201,7 @@ def schedule_section(record: RunRecord, result: RunResult) -> None:
         query_params={"run": run_id},
         help="One amount for each layer, chosen by these results, for training tools and files.",
     )
-    found = backend.recommendation_of(run_id)
-    if found is None:
+    if (found := backend.recommendation_of(run_id)) is None:
         return
     if found.missing:
         st.caption(md(":material/info: {} The files hold the original weights.", found.missing))
