@@ -60,13 +60,13 @@ SETTINGS = {
     "SENSEAPP_JOB_MEMORY_MB": "4000",
 }
 FIELDS: dict[Kind, tuple[str, str, str]] = {
-    "checkpoint": ("", "Where it comes from", "Upload a checkpoint"),
+    "checkpoint": ("", "Where it comes from", "Your weights (.pt, .safetensors)"),
     "images": ("", "Where they come from", "Upload images"),
     "run file": ("runs", "", ""),
     "table": ("runs", "", ""),
 }
 UPLOADERS: dict[Kind, str] = {
-    "checkpoint": "Checkpoint",
+    "checkpoint": "Model file (.pt, .safetensors)",
     "images": "Images",
     "run file": "Run file",
     "table": "Sensitivity CSV",

@@ -131,7 +131,7 @@ def _upload(purpose: UploadPurpose, types: list[str]) -> Path | None:
         f"A network in one file ({', '.join(files)}), or its trained weights (.safetensors, .pth, .pt)",
         purpose=purpose,
         types=types,
-        help_text="An ONNX file that any program wrote, quantized or not, is run as it is. Of a checkpoint the "
+        help_text="A file in .onnx that any program wrote, quantized or not, is run as it is. Of weights, the "
         "architecture is recognised; a compressed one belongs to that of the original.",
     )
 
@@ -268,7 +268,7 @@ def _limits(task: Task) -> tuple[float | None, float | None]:
         step=0.5 if metric.is_share else 0.01,
         **kept(f"check.drop.{task.name}"),
         help=f"{metric.change_title}, or answers that change where images have no labels: at most this much, with 95 % "
-        "confidence on new images.",
+        "confidence on new images, of this file alone: where a run tried several, its bounds are wider.",
     )
     time = right.number_input(
         "Largest time (times the original)",

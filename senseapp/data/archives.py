@@ -21,14 +21,7 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.files import MB
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, GuardedStream, TooManyMembers, ZipRefused
 from senseapp.core.texts import printable
-from senseapp.data.contents import (
-    PICTURE_SUFFIXES,
-    ArchiveLimits,
-    Entry,
-    PictureSource,
-    Unreadable,
-    safe_member_name,
-)
+from senseapp.data.contents import PICTURE_SUFFIXES, ArchiveLimits, Entry, PictureSource, Unreadable, safe_member_name
 from senseapp.tasks.annotations import LABEL_FOLDERS
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")

@@ -59,7 +59,7 @@ class RuntimeDescription(Program):
     """One program that runs networks from files; its operations are a :class:`~senseapp.runtimes.base.Runtime`.
 
     Attributes:
-        file_title: what its files are called: ``ONNX``.
+        file_title: what its files are called: ``.onnx file``.
         suffix: of its files, with the dot.
         has_int8, has_int8_ends: whether it computes in int8, so that its quantizer can be asked for such files, and
             whether their inputs and outputs can be int8, too, or their activations have 16 bits.
@@ -85,7 +85,7 @@ class RuntimeDescription(Program):
 
     @property
     def file_words(self) -> str:
-        """What one of its files is called in a sentence: ``ONNX file``."""
+        """What one of its files is called in a sentence: ``.onnx file``."""
         return self.file_title if self.file_title.endswith("file") else f"{self.file_title} file"
 
     @property

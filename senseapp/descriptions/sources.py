@@ -92,14 +92,14 @@ TORCHVISION = ModelSource(
 )
 CHECKPOINT = ModelSource(
     name="auto",
-    label="Upload a checkpoint",
+    label="Your weights (.pt, .safetensors)",
     loader="senseapp.networks.sources.load:load_architecture",
     task="classification",  # until an architecture with another task is recognised
     reads="recognises a checkpoint",
 )
 ONNX = ModelSource(
     name="onnx",
-    label="ONNX file",
+    label="Your network (.onnx)",
     loader="senseapp.networks.onnx.source:load_onnx",
     names=("",),
     reads="measures an ONNX file",

@@ -46,7 +46,7 @@ _QNN = (
 TARGETS = {
     each.name: each
     for each in (
-        Target(name="computer", label="This computer (ONNX)", runtime_name="onnxruntime", takes_any=True),
+        Target(name="computer", label="This computer (.onnx)", runtime_name="onnxruntime", takes_any=True),
         Target(
             name="intel",
             label="Intel (OpenVINO)",
@@ -61,14 +61,14 @@ TARGETS = {
         ),
         Target(
             name="qualcomm",
-            label="Qualcomm NPU (ONNX)",
+            label="Qualcomm NPU (.onnx)",
             runtime_name="onnxruntime",
             measured=f"{_HERE.format('onnxruntime')}; not measured on the device.",
             loading=_QNN,
         ),
         Target(
             name="other",
-            label="Other (ONNX)",
+            label="Other (.onnx)",
             runtime_name="onnxruntime",
             measured=f"{_HERE.format('onnxruntime')}; not measured on the device.",
         ),

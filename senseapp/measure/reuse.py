@@ -63,10 +63,7 @@ def _add(digest: Any, value: PerImage) -> None:
 
 def _settings(spec: RunSpec) -> object:
     data = encode(dataclasses.replace(spec, model=dataclasses.replace(spec.model, checkpoint="")))["data"]
-    return [
-        data["model"],
-        {name: value for name, value in data["sensitivity"].items() if name not in _CHOSEN_PER_RUN},
-    ]
+    return [data["model"], {name: value for name, value in data["sensitivity"].items() if name not in _CHOSEN_PER_RUN}]
 
 
 def arithmetic_of(result: RunResult) -> tuple[Layout, int]:

@@ -14,14 +14,7 @@ from senseapp.data.images import ImageSet, draw
 from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.measurer import AdaptedCompressor, Executor, JobResult, MeasurementJob, compressor_for
-from senseapp.measure.plan import (
-    Layout,
-    PlannedTarget,
-    automatic_precision,
-    chunk_spans,
-    plan_targets,
-    usual_layout,
-)
+from senseapp.measure.plan import Layout, PlannedTarget, automatic_precision, chunk_spans, plan_targets, usual_layout
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, num_bytes, num_not_finite
 from senseapp.networks.network import Abilities, images_per_pass

@@ -142,7 +142,7 @@ def unavailable(title: str) -> InvalidCheckpoint:
     """Return the error, with the alternatives that work offline."""
     return InvalidCheckpoint(
         f"The published weights of {title} could not be downloaded, and they are not in this machine's cache. "
-        "Upload a checkpoint of it, measure with random weights, or try the demo, which needs no network."
+        "Upload weights of it, measure with random weights, or try the demo, which needs no network."
     )
 
 

@@ -58,6 +58,7 @@ class Decision:
         goal, target: that were asked for.
         promise: to be kept; None where a loss is tolerated as measured.
         bounds: of the loss of every file on new images, by its name, with the certainty of the promise.
+        tried: how many files and alternatives were tested for the promise, which the bounds count.
     """
 
     choice: Candidate | None
@@ -67,6 +68,7 @@ class Decision:
     target: str = USUAL_TARGET
     promise: Promise | None = None
     bounds: Mapping[str, float] = field(default_factory=dict)
+    tried: int = 0
 
     def loss(self, one: Candidate) -> MetricChange:
         """Return the loss of a file with its interval or, under a promise, from what was measured to its bound."""
@@ -102,12 +104,13 @@ class Decision:
     def evidence(self) -> str:
         """What the figures of the headline were measured on; empty without a choice."""
         found = self.choice
+        counted = f"The bound counts that {self.tried} files were tried." if self.tried > 1 else ""
         if found is None:
             return ""
         if self.goal == "targets":
-            return f"Answers measured with these targets in {found.title}."
+            return f"Answers measured with these targets in {found.title}. {counted}".strip()
         measured = target_of_file(found.runtime.name, self.target).measured if found.runs else ""
-        return " ".join(filter(None, [f"{found.made_of}. Measured: this very file.", measured]))
+        return " ".join(filter(None, [f"{found.made_of}. Measured: this very file.", measured, counted]))
 
     @property
     def saved(self) -> float | None:
@@ -186,6 +189,7 @@ def decision(
         target=target,
         promise=promise,
         bounds={file: each.bound for file, each in tests.items()},
+        tried=max((each.tried for each in tests.values()), default=0),
     )
 
 

@@ -19,7 +19,7 @@ from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, us
 from senseapp.metrics import METRICS, MetricChange, judging_among
 from senseapp.records.deployment import CHECKPOINT, INT8_BITS, INTEGERS, SPARSE, WHILE_BUSY, Deployment, RuntimeFigures
 from senseapp.records.measurement import change_in
-from senseapp.records.promise import CONFIDENCE, bound_text
+from senseapp.records.promise import CONFIDENCE, bound_text, images_text
 from senseapp.records.schedule import Delivered, Schedule
 from senseapp.records.spec import ModelSpec
 
@@ -99,7 +99,7 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """What kind of file it is: ``ONNX in 8-bit numbers``, ``ONNX in 8-bit numbers by onnxruntime``."""
+        """What kind of file it is: ``.onnx file in 8-bit numbers``, ``… by onnxruntime``."""
         figures = {} if self.deployment is None else self.deployment.figures
         own = figures.get("default")  # of the runtime's own quantizer: with its answers, it is its file
         maker = f" by {self.runtime.label}" if own is not None and own.changes == figures["file"].changes else ""
@@ -136,7 +136,7 @@ class Candidate:
         if self.form == "small":
             return "PyTorch, unpacked by the lines beside the download: weights only"
         if self.schedule is not None and self.schedule.removes_channels:
-            return "a network with these smaller layers: weights only, the ONNX file holds that network itself"
+            return "a network with these smaller layers: weights only, the file that runs holds that network itself"
         return "PyTorch, in a network with the same layers: weights only"
 
     @property
@@ -181,7 +181,7 @@ class Candidate:
     @property
     def bound_text(self) -> str:
         """``At most 4.1 % of answers change, with 95 % certainty; 3 of 200 did.``; empty where it is unknown."""
-        return bound_text(self.loss, self.bound)
+        return bound_text(self.loss, self.bound, tried=self.tried)
 
     @property
     def headline(self) -> str:
@@ -215,8 +215,9 @@ class Candidate:
     @property
     def measured_on(self) -> str:
         """``112 unseen images``."""
-        where = f"{self.images} unseen" if self.held_out else f"{self.images} of the run's own"
-        return f"{where} {'image' if self.images == 1 else 'images'}"
+        apart = self.held_out or self.schedule is not None
+        count = self.images
+        return images_text(count, held_out=self.held_out) if apart else f"{plural(count, 'image')}, not kept apart"
 
     @property
     def interval_text(self) -> str:
@@ -239,7 +240,7 @@ class Candidate:
 
     @property
     def made_of(self) -> str:
-        """The contents of the file in words: ``ONNX in 8-bit numbers``, ``PyTorch weights, zeros by the schedule``."""
+        """Its contents in words: ``.onnx file in 8-bit numbers``, ``PyTorch weights, zeros by the schedule``."""
         if self.is_original:
             return f"original as {self.title}"
         parts = [] if self.schedule is None else _effects(self.schedule)

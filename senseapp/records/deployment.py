@@ -52,7 +52,7 @@ INTEGERS = ModelFile(
     'for k, v in stored.items() if k.rpartition(".")[0] not in stored}\n',
 )
 PROGRAM = ModelFile(suffix=".pt2", title="network as .pt2")
-ONNX = ModelFile(suffix=".onnx", title="network as ONNX")
+ONNX = ModelFile(suffix=".onnx", title="network as .onnx")
 
 MODEL_FILES = (CHECKPOINT, SPARSE, INTEGERS, PROGRAM, ONNX)
 """The plain checkpoint first, which the same architecture loads with ``strict=True``."""

@@ -73,7 +73,7 @@ def certainty_text(confidence: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a file keeps a promise, by the ``bound`` of its loss with the ``error`` that its test had.
+    """Whether a file, the last of so many ``tried``, keeps a promise: by its ``bound`` with the ``error`` of its test.
 
     The bound is infinite where the loss is unknown: ``change`` is None where that was not measured on held-out images.
     """
@@ -83,6 +83,7 @@ class Verdict:
     bound: float
     error: float
     holds: bool
+    tried: int
 
     @property
     def is_known(self) -> bool:
@@ -137,7 +138,7 @@ def verdict_of(
         bound = METRICS[change.metric].upper_bound(change.moments, 1 - error)
     holds = bound <= promise.most
     tests.add(passes=holds)
-    return Verdict(file=file, change=change, bound=bound, error=error, holds=holds)
+    return Verdict(file=file, change=change, bound=bound, error=error, holds=holds, tried=tests.done)
 
 
 def shortfall(candidates: Sequence[Candidate], promise: Promise) -> str:
@@ -214,15 +215,20 @@ def largest_loss(change: MetricChange, bound: float) -> str:
     return "" if math.isnan(bound) else f"at most {_above(METRICS[change.metric], bound)}"
 
 
-def bound_text(change: MetricChange, bound: float) -> str:
-    """Return the bound of a loss as a sentence; the measured loss stands beside it.
+def images_text(count: int, *, held_out: bool) -> str:
+    """Return ``112 unseen images`` of a schedule, or that it was chosen by measurements on them."""
+    return plural(count, "unseen image") if held_out else f"{plural(count, 'image')} that its schedule has seen"
+
+
+def bound_text(change: MetricChange, bound: float, *, tried: int = 1) -> str:
+    """Return the bound of a loss, of one of so many ``tried``, as a sentence; the measured loss stands beside it.
 
     Of answers: ``At most 4.1 % of answers change, with 95 % certainty; 3 of 200 did.``
     """
     view = METRICS[change.metric]
     if math.isnan(bound):
         return ""
-    sure, count = certainty_text(CONFIDENCE), change.num_samples
+    sure, count = certainty_text(CONFIDENCE) + f", counting {tried} tried" * (tried > 1), change.num_samples
     if view.counted and not view.needs_labels:
         share = number_text(math.ceil(1000 * bound - 1e-9) / 10, digits=1)
         whole = view.counted == "answers"

@@ -6,7 +6,7 @@ from senseapp.core.texts import plural
 from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, Metric, MetricChange, number_text
 from senseapp.records.measurement import change_in
-from senseapp.records.promise import CONFIDENCE, Promise, bound_text
+from senseapp.records.promise import CONFIDENCE, Promise, bound_text, images_text
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 
 _SAVED = {
@@ -74,9 +74,7 @@ class Recommendation:
         view, loss = METRICS[self.metric], self.loss
         if loss is None:
             return self._mildest(view)
-        count = loss.num_samples
-        seen = f"{plural(count, 'image')} that the layers were measured on too"
-        where = plural(count, "unseen image") if self.held_out else seen
+        where = images_text(loss.num_samples, held_out=self.held_out)
         allowed = number_text(view.factor * self.allowed_drop, digits=view.digits)
         interval = view.interval_text(loss.ci_low, loss.ci_high)
         uniform = self.uniform_loss
@@ -87,8 +85,9 @@ class Recommendation:
         """Return the sentence on the bound of the loss on new images; empty without held-out images."""
         if self.validation is None or not (self.held_out and loss.moments) or METRICS[loss.metric].resampled:
             return ""  # a bootstrap takes too long for a page; the files of the proof carry its bound
-        bound = METRICS[loss.metric].upper_bound(loss.moments, 1 - (1 - CONFIDENCE) / self.validation.tried)
-        return f" {bound_text(loss, bound)}"
+        tried = self.validation.tried
+        bound = METRICS[loss.metric].upper_bound(loss.moments, 1 - (1 - CONFIDENCE) / tried)
+        return f" {bound_text(loss, bound, tried=tried)}"
 
     def _mildest(self, view: Metric) -> str:
         """Return the sentence on the loss of the mildest schedule tried, on the images that refused it if they did."""

@@ -50,8 +50,8 @@ def headline(result: RunResult) -> str:
     """Return the most fragile layer and the loss of the others, as far as images show it, at :func:`headline_level`.
 
     A layer loses nothing measurable if the 95 % interval of its drop reaches 0. If the images cannot show a tolerable
-    loss, the headline says so. Estimates have no interval, so a run of estimates alone is marked as estimated. A model
-    that fails at its task uncompressed is the headline itself. Losses are in the :func:`shown_metric`.
+    loss, the headline says so. Estimates count only where nothing is measured, as in charts. A model that fails at its
+    task uncompressed is the headline itself. Losses are in the :func:`shown_metric`.
     """
     if warning := baseline_warning(result):
         return warning
@@ -59,27 +59,28 @@ def headline(result: RunResult) -> str:
     ranked = result.ranked(level, metric)
     if not ranked:
         return f"No layer could be measured at {result.compression.scale.text(level)}."
-    worst, change = ranked[0]
-    drop = f"{worst.layer}{_loses(change, result)} at {result.compression.scale.text(level)}"
-    if worst.estimated:
-        return f"Most fragile by estimate: {drop}. Run the exact measurement to be sure."
     measured = [pair for pair in ranked if not pair[0].estimated]
-    if not all(found.has_interval for _, found in measured):
-        return f"Most fragile: {drop}. Which losses are more than chance is unknown."
+    worst, change = (measured or ranked)[0]
+    drop = f"{worst.layer}{_loses(change, result)} at {result.compression.scale.text(level)}"
+    if not measured:
+        return f"Most fragile by estimate: {drop}. Run the exact measurement to be sure."
     every = [item.members for item, _ in measured]
+    most = "Most fragile" if len(measured) == len(ranked) else f"Most fragile of {counted(every)} measured"
+    if not all(found.has_interval for _, found in measured):
+        return f"{most}: {drop}. Which losses are more than chance is unknown."
     intact = sum(found.ci_low <= 0 for _, found in measured)
     if not intact:
         does = "changes the outputs" if METRICS[metric].divergence else "loses something"
-        return f"Most fragile: {drop}. Every layer measured {does}{_open(result, metric, measured)}."
+        return f"{most}: {drop}. Every layer measured {does}{_open(result, metric, measured)}."
     visible = smallest_visible_loss(result, metric, level) or 0.0
     if intact == len(every):
         nothing = _nothing_seen(result, level, metric, visible, counted(every))
         return nothing + _first_stronger_loss(result, level, metric)
     some, few = f"{intact} of {counted(every)}", unseen_below(result.num_samples, everyday(result, metric), visible)
     if visible > everyday(result, metric).notable:
-        return f"Most fragile: {drop}. Too few images to say for {some}: {few}."
+        return f"{most}: {drop}. Too few images to say for {some}: {few}."
     lose = "lose" if intact != 1 else "loses"
-    return f"Most fragile: {drop}. {some} {lose} nothing measurable{_seen(result, metric, visible)}."
+    return f"{most}: {drop}. {some} {lose} nothing measurable{_seen(result, metric, visible)}."
 
 
 def _open(result: RunResult, metric: str, measured: Sequence[tuple[LayerMeasurement, MetricChange]]) -> str:

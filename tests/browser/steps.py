@@ -59,8 +59,8 @@ def uploader(page: Page, label: str) -> Locator:
 def offer_checkpoint(page: Page, path: Path) -> None:
     """Upload a file of weights."""
     open_block(page, "Model")
-    page.get_by_text("Upload a checkpoint", exact=True).click()
-    uploader(page, "Checkpoint").locator("input[type=file]").set_input_files(path)
+    page.get_by_text("Your weights (.pt, .safetensors)", exact=True).click()
+    uploader(page, "Model file (.pt").locator("input[type=file]").set_input_files(path)
 
 
 def offer_images(page: Page, path: Path) -> None:
@@ -74,8 +74,8 @@ def offer_graph(page: Page, path: Path) -> None:
     """Upload an ONNX file."""
     open_block(page, "Model")
     at_rest(page)
-    page.get_by_text("ONNX file", exact=True).first.click()
-    uploader(page, "ONNX file").locator("input[type=file]").set_input_files(path)
+    page.get_by_text("Your network (.onnx)", exact=True).first.click()
+    uploader(page, "Model file (.onnx)").locator("input[type=file]").set_input_files(path)
 
 
 def run_to_results(page: Page) -> None:
@@ -188,7 +188,7 @@ def verify(page: Page, *, expert: bool = False) -> None:
     """Let the schedule be measured, and see it beside the prediction, for an expert with every form of the model."""
     page.get_by_role("button", name="Check the whole schedule").click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-    line = re.compile(r"on \d+ (other images|images of the run itself)")
+    line = re.compile(r"on \d+ (unseen images|images that its schedule has seen)")
     expect(page.get_by_text(line)).to_be_visible(timeout=RUN_MILLISECONDS)
     open_part(page, "Proof")
     expect(page.get_by_role("button", name="Compressed model: weights (")).to_be_visible()

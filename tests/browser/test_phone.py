@@ -59,7 +59,7 @@ def test_a_checkpoint_becomes_a_file_for_phones(page: Page, tmp_path: Path) -> N
     button = page.get_by_role("button", name="Run", exact=True)
     expect(button).to_be_enabled()
     button.click()
-    file = page.get_by_role("button", name=re.compile(r"^Get the file that runs \(LiteRT\)"))
+    file = page.get_by_role("button", name=re.compile(r"^Get the file that runs \(\.tflite\)"))
     expect(file).to_be_visible(timeout=MILLISECONDS)
     expect(page.get_by_text("its times are not a phone's").first).to_be_visible()
     with page.expect_download() as download:

@@ -71,7 +71,7 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     page.get_by_text("All 8-bit", exact=True).click()
     at_rest(page)
     page.get_by_role("button", name=re.compile("^Make (the file|another)")).click()
-    button = page.get_by_role("button", name=re.compile("^Get the .*ONNX"))
+    button = page.get_by_role("button", name=re.compile(r"^Get the .*\.onnx"))
     expect(button.first).to_be_visible(timeout=RUN_MILLISECONDS)
     with page.expect_download() as download:
         button.first.click()

@@ -42,7 +42,7 @@ def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(page: Pag
     expect(page.get_by_text("4 classes (the head is built for them")).to_be_visible()
     offer_images(page, write_zip(tmp_path / "photos.zip", pictures))
     expect(page.get_by_text("13 images · 4 classes · from class folders")).to_be_visible()
-    expect(page.get_by_text("4 of 4 matched, by number")).to_be_visible()
+    expect(page.get_by_text("4 of 4 labels found in the model, by number")).to_be_visible()
     page.get_by_role("button", name="Measure it like this all the same").click()  # it was never trained
     expect(page.get_by_text(re.compile("Uncompressed, the model gets .* of 12 images right"))).to_be_visible()
     expect(
@@ -84,7 +84,7 @@ def test_a_class_is_chosen_by_its_name(page: Page, tmp_path: Path) -> None:
     offer_checkpoint(page, tmp_path / "imagenet.pth")
     expect(page.get_by_text("Recognised as timm/test_resnet")).to_be_visible()
     offer_images(page, write_zip(tmp_path / "photos.zip", {"cat/1.png": png(1), "goldfish/1.png": png(2)}))
-    expect(page.get_by_text("1 of 2 matched, by the model's class names")).to_be_visible()
+    expect(page.get_by_text("1 of 2 labels found in the model, by the model's class names")).to_be_visible()
     expect(page.get_by_text("Left out, as no class is given for them: cat.")).to_be_visible()
     row_pixels, class_column = 35, 0.7
     grid = page.get_by_test_id("stDataFrame")
@@ -114,7 +114,7 @@ def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_
     page.get_by_text("Full precision", exact=True).click()
     at_rest(page)
     page.get_by_role("button", name=re.compile("^Make (the file|another)")).click()
-    button = page.get_by_role("button", name=re.compile(r"^Get the .*ONNX"))
+    button = page.get_by_role("button", name=re.compile(r"^Get the .*\.onnx"))
     expect(button.first).to_be_visible(timeout=RUN_MILLISECONDS)
     expect(page.get_by_text(re.compile(r"^.*The uploaded file with \d+ changed tensor")).first).to_be_visible()
     with page.expect_download() as download:

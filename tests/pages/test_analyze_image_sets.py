@@ -62,7 +62,7 @@ def test_a_set_that_is_here_is_looked_at_at_once(
     analyze.selectbox(key="analyze.data.set").set_value("svhn").run()
     wait_for_card(analyze)
     assert "20 images · 10 classes · with the labels of the set" in texts(analyze)
-    assert "10 of 10 matched, by number" in analyze.expander[0].label
+    assert "10 of 10 labels found in the model, by number" in analyze.expander[0].label
     assert analyze.selectbox(key="analyze.data.labels.svhn").options == [
         "The image set",
         "Nowhere: measure without labels",

@@ -23,7 +23,7 @@ def with_two_outputs() -> bytes:
 
 
 def upload(app: AppTest, content: bytes, name: str = "net.onnx") -> AppTest:
-    app.button_group(key="analyze.model.source").set_value("ONNX file").run()
+    app.button_group(key="analyze.model.source").set_value("Your network (.onnx)").run()
     app.file_uploader[0].upload(name, content).run()
     return wait_for_card(app)
 
@@ -154,10 +154,10 @@ def test_nodes_that_are_not_read_are_left_to_onnxruntime_only_when_that_is_wante
 
 
 def test_an_onnx_file_among_checkpoints_is_read_as_one(analyze: AppTest, service: Service) -> None:
-    analyze.button_group(key="analyze.model.source").set_value("Upload a checkpoint").run()
+    analyze.button_group(key="analyze.model.source").set_value("Your weights (.pt, .safetensors)").run()
     analyze.file_uploader[0].upload("net.onnx", exported(small_network())).run()
     wait_for_card(analyze)
     assert not analyze.exception
-    assert analyze.button_group(key="analyze.model.source").value == "ONNX file"
+    assert analyze.button_group(key="analyze.model.source").value == "Your network (.onnx)"
     assert "output `scores` 1 × 6" in texts(analyze)
     assert started(analyze, service).library == "onnx"

@@ -40,7 +40,7 @@ def archive(files: dict[str, bytes]) -> bytes:
 
 
 def upload_checkpoint(app: AppTest, name: str, content: bytes) -> AppTest:
-    app.button_group(key="analyze.model.source").set_value("Upload a checkpoint").run()
+    app.button_group(key="analyze.model.source").set_value("Your weights (.pt, .safetensors)").run()
     app.file_uploader[0].upload(name, content).run()
     return wait_for_card(app)
 
@@ -114,7 +114,7 @@ def test_class_folders_are_matched_and_previewed(analyze: AppTest, service: Serv
     upload_images(analyze, "digits.zip", archive(class_files(CLASSES, each=2)))
     assert not analyze.exception
     assert "20 images · 10 classes · from class folders" in texts(analyze)
-    assert "10 of 10 matched, by number" in analyze.expander[0].label
+    assert "10 of 10 labels found in the model, by number" in analyze.expander[0].label
     assert "the model gets 98.4 % of 256 images right" in texts(analyze)
     analyze.button(key="analyze.run").click().run()
     assert started(service).data.class_map == ()
@@ -341,7 +341,7 @@ def folder_files(num_classes: int = 4) -> dict[str, bytes]:
 def test_a_model_folder_is_one_upload(analyze: AppTest, service: Service, tmp_path: Path, form: str) -> None:
     files = folder_files()
     sent = files if form == "two files" else {"net.zip": archive({f"net/{name}": each for name, each in files.items()})}
-    analyze.button_group(key="analyze.model.source").set_value("Upload a checkpoint").run()
+    analyze.button_group(key="analyze.model.source").set_value("Your weights (.pt, .safetensors)").run()
     analyze.file_uploader[0].set_value([(name, content, "") for name, content in sent.items()]).run()
     wait_for_card(analyze)
     assert not analyze.error

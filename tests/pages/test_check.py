@@ -198,7 +198,7 @@ def test_a_run_and_its_file_are_found_beside_a_namesake(
         assert Path(asked[-1].candidate.checkpoint) == backend.store.folder(run_id).path / file.file
         app.query_params.clear()
         app.run()
-    assert asked[-1].title == "demo: ONNX in 8-bit numbers against demo"
+    assert asked[-1].title == "demo: .onnx file in 8-bit numbers against demo"
     assert asked[-1].own_images == NUM_IMAGES
     assert "**The images of the run**: those that it held out are taken" in texts(app)
     app.button_group(key="analyze.data.source").set_value("None").run()

@@ -71,16 +71,16 @@ def test_the_original_and_the_best_file_come_first(app: AppTest, two_files: str,
     assert not app.exception
     sides = [app.selectbox(key=f"compare.file.{side}") for side in ("first", "second")]
     assert sides[0].options == [
-        "demo: ONNX in 8-bit numbers, 4.70 MB",
-        "demo: original as ONNX, 5.00 MB",
+        "demo: .onnx file in 8-bit numbers, 4.70 MB",
+        "demo: original as .onnx file, 5.00 MB",
         "demo: the original",
     ]
     assert (sides[0].value.split(".")[1], sides[1].value) == ("original", f"{two_files[:8]}.{INT8.file}")
-    right = "the original alone is right on 1, ONNX in 8-bit numbers alone on 1, neither on 0"
+    right = "the original alone is right on 1, .onnx file in 8-bit numbers alone on 1, neither on 0"
     found = f"**2 of 4 pictures are answered differently: {right}.**"
     assert found in texts(app)
     assert pictures == [("4.png", "3.png")]  # the surest first
-    assert "crow  \nthe original: jay (60 %)  \nONNX in 8-bit numbers: crow (95 %), right" in texts(app)
+    assert "crow  \nthe original: jay (60 %)  \n\\.onnx file in 8-bit numbers: crow (95 %), right" in texts(app)
     assert len(app.image) == 2
 
 
@@ -90,7 +90,7 @@ def test_files_that_are_called_alike_are_two_options(app: AppTest, two_files: st
     backend.store.folder(two_files).save("0" * 16, Delivery(candidates=(INT8, twin)))
     open_compare(app, two_files)
     sides = app.selectbox(key="compare.file.first")
-    assert sides.options[:2] == [f"demo: ONNX in 8-bit numbers, 4.70 MB{number}" for number in ("", " (2)")]
+    assert sides.options[:2] == [f"demo: .onnx file in 8-bit numbers, 4.70 MB{number}" for number in ("", " (2)")]
     sides.set_value(f"{two_files[:8]}.{twin.file}").run()
     assert app.selectbox(key="compare.file.first").value == f"{two_files[:8]}.{twin.file}"
 
@@ -99,7 +99,7 @@ def test_any_two_files_can_be_chosen_and_the_address_keeps_them(app: AppTest, tw
     open_compare(app, two_files)
     app.selectbox(key="compare.file.first").set_value(f"{two_files[:8]}.{FLOAT.file}").run()
     wait_for_card(app)
-    both = "original as ONNX alone is right on 1, ONNX in 8-bit numbers alone on 1"
+    both = "original as .onnx file alone is right on 1, .onnx file in 8-bit numbers alone on 1"
     assert f"2 of 4 pictures are answered differently: {both}" in texts(app)
     linked = another_app()
     open_page(linked, PAGE, run=[two_files], **{"file-first": in_url(app, "file-first")[0]})

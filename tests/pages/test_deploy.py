@@ -61,7 +61,7 @@ def test_each_file_stands_with_its_own_figures_and_its_button(app, task: Deliver
         ["blocks.0.0.conv_dw", "Conv", "6", "8 bits harm the answers"]
     ]
     app.toggle(key="account.expert").set_value(True).run()
-    assert "ONNX, partly in 8-bit numbers, 2 parts in full precision" in texts(app)
+    assert ".onnx file, partly in 8-bit numbers, 2 parts in full precision" in texts(app)
     table = next(frame.value for frame in app.dataframe if "A call" in frame.value)
     assert list(table["File"]) == [*("This file", "The original", "All of it in 8-bit numbers", OWN)]
     assert table["Answers"][0] == f"{METRICS['agreement'].label} 95.5 % (94.5 to 96.5)"
@@ -85,7 +85,7 @@ def test_what_loses_too_much_or_does_not_pay_is_said(app, task: DeliverTask, bac
     assert "Not clearly smaller or faster." in texts(app)
     labels = [each.label for each in app.get("download_button")]
     assert not [label for label in labels if label.startswith("Get the file that runs")]
-    assert "Get the ONNX in 8-bit numbers, zeros by the schedule, 4.70 MB" in labels
+    assert "Get the .onnx file in 8-bit numbers, zeros by the schedule, 4.70 MB" in labels
 
 
 @pytest.mark.parametrize(("goal", "form"), first_of([("smaller", "float"), ("faster", "quickest")]))

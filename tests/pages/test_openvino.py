@@ -62,7 +62,7 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
         assert side_by_side(name, elsewhere) in record.notes
     ours, theirs = found["openvino"], found["onnxruntime"]
     assert ours.file != theirs.file
-    assert (ours.title, theirs.title) == ("OpenVINO ONNX in 8-bit numbers", "ONNX in 8-bit numbers")
+    assert (ours.title, theirs.title) == ("OpenVINO ONNX in 8-bit numbers", ".onnx file in 8-bit numbers")
     assert set(ours.deployment.figures) == {"file", "original", "int8"}  # NNCF is a package of its own
     assert "OpenVINO 20" in ours.deployment.machine
 
@@ -86,7 +86,7 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
         words = html.unescape(texts(app))
         assert "Files that run on processors of PCs and servers (OpenVINO) are not set up on this computer." in words
         assert "pip install" not in words
-        assert "one ONNX file, which onnxruntime runs" in html.unescape(texts(app))
+        assert "one .onnx file, which onnxruntime runs" in html.unescape(texts(app))
 
     open_page(app, "pages/targets.py", run=run_id)
     chooser = app.button_group(key=f"runtime.{run_id}")

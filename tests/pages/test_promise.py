@@ -44,6 +44,7 @@ def test_a_file_stands_with_its_bound_and_a_promise_offers_those_that_keep_it(ap
     assert not app.exception
     bound = f"at most {math.ceil(1000 * verdicts([mild, strong], PROMISE)[mild.file].bound) / 10} points"
     assert f"right, 100 before ({bound} lost, with 95 % certainty; 500 unseen images)" in texts(app)
+    assert "The bound counts that 2 files were tried." in texts(app)
     assert strong.interval_text not in texts(app)
     assert "It is the smallest file that runs and is shown to lose at most 1 point, with 95 % certainty." in texts(app)
     assert not warnings(app)
@@ -58,17 +59,16 @@ def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(
     assert "## Keep the original" in texts(app)
     reason = "No file that is clearly smaller or faster is shown to lose at most 1 point, with 95 % certainty."
     assert reason in texts(app)
-    assert "What can be promised with these 500 unseen images is at most 1.9 points: ONNX in 8-bit numbers." in texts(
-        app
-    )
+    most = "What can be promised with these 500 unseen images is at most 1.9 points: .onnx file in 8-bit numbers."
+    assert most in texts(app)
     assert f"it takes about {images_needed(0.01, 1 - 0.0425, rate=4 / 500):,} unseen images" in texts(app)
     assert "no: not shown to keep what is promised" in texts(app)
-    assert downloads(app) == ["Get the ONNX in 8-bit numbers, 1.20 kB"]
+    assert downloads(app) == ["Get the .onnx file in 8-bit numbers, 1.20 kB"]
     original = DeliverTask(run_id=finished_run, settings=DeploySettings(kind="float"))
     keep(backend, finished_run, original.key, replace(a_file(0, form="onnx"), file="deployed-00000000000000ff.onnx"))
     app.run()
-    assert downloads(app)[0].startswith("Get the file that runs (ONNX)")
-    assert "original as ONNX" in texts(app)
+    assert downloads(app)[0].startswith("Get the file that runs (.onnx)")
+    assert "original as .onnx file" in texts(app)
     app.button(key=f"recommendation.start.{finished_run}").click().run()
     task = RecommendationTask(run_id=finished_run, promise=PROMISE)
     assert service.work.progress(task).state is RunState.QUEUED
@@ -101,7 +101,7 @@ def test_the_schedule_page_offers_only_files_that_keep_it(app: AppTest, task: De
     assert "It is not shown to lose at most 1 point, with 95 % certainty: 500 unseen images bound its loss by" in (
         warnings(app)
     )
-    assert downloads(app) == ["Get the file that runs (ONNX), 3.00 kB"]
+    assert downloads(app) == ["Get the file that runs (.onnx), 3.00 kB"]
     app.button_group(key=f"schedule.tolerated.{task.run_id}").set_value(0.002).run()
     assert "takes at least 1,578 unseen images" in warnings(app)
     assert "would not help" not in warnings(app)  # of one file: the number of images decides first

@@ -74,7 +74,7 @@ def test_measured_stands_beside_predicted(app, service, finished_run, backend: B
         "Weights with zeros compressed, on disk",
         "**1.50 kB, 37.5 % of the original's 4.00 kB of weights**",
         "269 images",
-        "1.0 points (95 % interval 0 to 2.0) on 269 other images, after repair",
+        "1.0 points (95 % interval 0 to 2.0) on 269 unseen images, after repair",
     ):
         assert expected in words
     helps = {label.value: label.proto.help for label in app.caption}

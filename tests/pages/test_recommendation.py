@@ -78,7 +78,7 @@ def test_the_page_opens_with_the_file_to_take_its_own_figures_and_its_button(
     assert f"## {best.headline}" in texts(app)
     assert "4.00 kB → 1.20 kB · 0.50 × the time (0.49 to 0.51)" in texts(app)
     [button] = [each for each in app.get("download_button") if each.label.startswith("Get the file that runs")]
-    assert button.label == "Get the file that runs (ONNX), 1.20 kB"
+    assert button.label == "Get the file that runs (.onnx), 1.20 kB"
     assert button.proto.type == "primary"
     chart = json.loads(app.get("vega_lite_chart")[0].proto.spec)
     assert "Size on disk" in json.dumps(chart)
@@ -138,7 +138,7 @@ def test_a_file_beside_the_layers_that_were_asked_for_is_said_at_the_top_with_it
     shown = list(seen(app.main))
     assert any(str(getattr(each, "value", "")).startswith("## Most fragile: ") for each in shown)
     assert any(str(getattr(each, "value", "")).startswith(f"**{best.headline}**: ") for each in shown)
-    assert "Get the file that runs (ONNX), 1.20 kB" in [each.label for each in shown if each.type == "download_button"]
+    assert "Get the file that runs (.onnx), 1.20 kB" in [each.label for each in shown if each.type == "download_button"]
 
 
 def test_files_for_speed_are_drawn_by_their_times(app: AppTest, finished_run, backend) -> None:
@@ -267,3 +267,18 @@ def test_it_is_offered_with_its_time_and_shows_how_far_it_is(app: AppTest, finis
     assert not app.exception
     assert service.work.progress(task).state is RunState.QUEUED
     assert "1st in the queue" in app.get("progress")[0].proto.text
+
+
+def test_where_only_layers_were_asked_for_a_file_is_offered_quietly(
+    app: AppTest, service: Service, backend: Backend
+) -> None:
+    offered = {}
+    for goal in ("look", "smaller"):
+        run_id = finish(service, backend, RunSpec(goal=goal))
+        open_page(app, RESULTS, run=run_id)
+        button = app.button(key=f"recommendation.start.{run_id}")
+        offered[goal] = button.label.partition(" (")[0], button.proto.type
+    assert offered == {
+        "look": ("Make a file from this run", "tertiary"),
+        "smaller": ("Find the smallest good model", "primary"),
+    }

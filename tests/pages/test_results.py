@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.run_guard import make_report
 from senseapp.app.common.state import pick_key
-from senseapp.compressions import PruningConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.core.codec import loads
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
@@ -49,6 +49,15 @@ def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_among_the
         assert part in shown
     source = next(caption for caption in results.caption if "**Measured**" in caption.value)
     assert "computed in 32-bit numbers (fp32) · random choices of seed 0" in source.proto.help
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_layers_in_fewer_bits_may_lose_more_than_a_whole_file(
+    app: AppTest, service: Service, backend: Backend, adapted: bool
+) -> None:
+    settings = SensitivitySpec(compression=QuantizationConfig(), levels=(2, 4, 8), adapted=adapted)
+    open_layers(app, finish(service, backend, RunSpec(sensitivity=settings)))
+    assert ("A whole file can lose less than a layer here" in texts(app)) is not adapted
 
 
 def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: str) -> None:

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -55,6 +56,20 @@ def test_a_waiting_run_shows_its_place(app: AppTest, service: Service) -> None:
     open_layers(app, second)
     assert progress(app)[1].startswith("2nd in the queue")
     assert app.button(key="run.cancel")
+
+
+def test_the_wait_for_another_run_is_said_in_whole_minutes_so_that_it_does_not_jump(
+    app: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.start(RunSpec())
+    second, said = service.start(RunSpec()), set()
+    known = service.snapshot(second)
+    for seconds in (61.0, 95.0, 72.0, 119.0):
+        snapshot = replace(known, behind="another", behind_seconds=seconds)
+        monkeypatch.setattr(Service, "snapshot", lambda *_, snapshot=snapshot: snapshot)
+        open_layers(app, second)
+        said.add(progress(app)[1].partition(". ")[0])
+    assert said == {"2nd in the queue, behind the work of somebody else, which ends within about 2 min"}
 
 
 @slow

@@ -81,7 +81,7 @@ def test_results_and_schedule_follow_the_target(app: AppTest, service: Service, 
     open_page(app, "pages/results.py", run=run_id, **{"show-files": "yes"})
     assert not app.exception
     labels = [each.label for each in app.get("download_button")]
-    assert "Get the file that runs (LiteRT), 4.70 MB" in labels
+    assert "Get the file that runs (.tflite), 4.70 MB" in labels
     assert "Recipe for your converter (zip)" in labels
     assert TARGETS["phone"].measured in texts(app)
     assert "not compared: for another target" in texts(app)

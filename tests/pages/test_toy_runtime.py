@@ -87,7 +87,7 @@ def test_a_file_is_written_searched_measured_and_shown(
         open_page(app, f"pages/{page}.py", run=run_id)
         assert not app.exception, page
     open_page(app, "pages/results.py", run=run_id, **{"show-files": "yes"})
-    assert any(button.label.startswith("Get the file that runs (Toy)") for button in app.get("download_button"))
+    assert any(button.label.startswith("Get the file that runs (.toy)") for button in app.get("download_button"))
     assert any(block.value.startswith("toyprof ") for block in app.code)
     app.file_uploader(key=f"results.device_report.{run_id}").upload("vela.txt", vela().encode()).run()
     assert not app.exception
@@ -136,7 +136,7 @@ def test_the_page_offers_the_runtimes_that_are_installed(
     open_page(app, "pages/targets.py", run=run_id)
     chooser = app.button_group(key=f"runtime.{run_id}")
     assert list(chooser.options) == ["onnxruntime", "OpenVINO", "Toy runtime"]
-    assert "one ONNX file, which onnxruntime runs on phones" in texts(app)
+    assert "one .onnx file, which onnxruntime runs on phones" in texts(app)
     chooser.set_value(TOY.name).run()
     assert not app.exception
     assert "one Toy file, which Toy runtime runs in tests" in texts(app)

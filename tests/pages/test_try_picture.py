@@ -58,7 +58,7 @@ def test_both_answers_stand_side_by_side(app: AppTest, finished_run, backend, as
     assert not app.exception
     assert "## The answers differ: jay before, crow after." in texts(app)
     assert "**The original, in PyTorch**" in texts(app)
-    assert "**ONNX in 8-bit numbers, in onnxruntime**" in texts(app)
+    assert r"**\.onnx file in 8-bit numbers, in onnxruntime**" in texts(app)
     assert bars(app) == [("jay · 93.4 %", 93), (r"rook\_ · 2.0 %", 2), ("crow · 91.0 %", 91), (r"rook\_ · 2.0 %", 2)]
     assert [path.name for path in asked] == ["holiday.png"]
     drop(app, "other.png", png())

@@ -94,7 +94,7 @@ def a_file() -> bytes:
 def analyze(app: AppTest, asked: list[RunSpec]) -> AppTest:
     """The page with somebody's ONNX file and pictures."""
     wait_for_card(app.run())
-    app.button_group(key="analyze.model.source").set_value("ONNX file").run()
+    app.button_group(key="analyze.model.source").set_value("Your network (.onnx)").run()
     app.file_uploader[0].upload("net.onnx", a_file()).run()
     wait_for_card(app)
     return upload_images(app, "photos.zip", archive({f"{number}.png": png(number) for number in range(6)}))

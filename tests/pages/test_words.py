@@ -61,7 +61,8 @@ def test_words_of_experts_are_behind_their_switch(
 
 
 LOOKED_UP = re.compile(
-    r"\b(int8|calibration|held-out|packed|nats?|KL|MACs|tensors?|QDQ|binomial|Bernstein|Spearman|correlation|seed)\b"
+    r"\b(int8|calibration|held-out|packed|nats?|KL|MACs|tensors?|QDQ|binomial|Bernstein|Spearman|correlation|seed|"
+    r"ONNX|[Cc]heckpoints?)\b"
 )
 """Words that a reader of newspapers has to look up."""
 

@@ -1,5 +1,6 @@
 """The documents: links, the navigation of the site, lengths and examples."""
 
+import ast
 import doctest
 import re
 import subprocess
@@ -39,6 +40,15 @@ def test_the_snippet_of_the_readme_runs_as_pasted() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert "LayerSensitivity" in ran.stdout
     assert "layer1.0.conv1" in ran.stdout
+
+
+def test_public_functions_and_methods_of_the_app_have_docstrings() -> None:
+    for file in (ROOT / "senseapp" / "app").rglob("*.py"):
+        scopes = [
+            each for each in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(each, ast.Module | ast.ClassDef)
+        ]
+        known = [each for scope in scopes for each in scope.body if isinstance(each, ast.FunctionDef)]
+        assert not [each.name for each in known if not (each.name.startswith("_") or ast.get_docstring(each))], file
 
 
 def test_the_files_that_the_architecture_names_are_there() -> None:

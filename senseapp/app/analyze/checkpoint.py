@@ -135,7 +135,7 @@ _DIFFERENCES_SHOWN = 200  # rows of a table: enough for the layers of a large ne
 def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
     """Show the uploader, then the architectures that the file may belong to; None until one that fits is chosen."""
     path = upload_field(
-        "Checkpoint: the trained weights of a network of the library",
+        "Model file (.pt, .safetensors): the trained weights of a network of the library",
         purpose="checkpoint",
         types=_TYPES,
         help_text="A state dict as .safetensors or as a PyTorch file; or a model folder of timm or the Hugging Face "
@@ -184,7 +184,7 @@ def _report(path: Path, network: str, purpose: UploadPurpose) -> CheckpointRepor
 
     return answer_or_wait(
         identify,
-        "Reading the checkpoint and recognising its architecture.",
+        "Reading the file and recognising its network.",
         question=question,
         key="analyze.checkpoint.again",
     )

@@ -294,7 +294,7 @@ def _confirmed(
 ) -> DataSpec | None:
     proposed = dict(proposal.pairs)
     key = f"analyze.data.classes.{model.title}.{data.path or data.name}"
-    title = f"Labels → classes: {len(proposed):,} of {len(survey.label_counts):,} matched"
+    title = f"{len(proposed):,} of {len(survey.label_counts):,} labels found in the model"
     title += f", {proposal.words}" if proposal.words else ""
     if proposal.num_orders > 1:
         title += f"; the images choose between this and {plural(proposal.num_orders - 1, 'other order')}"

@@ -41,8 +41,7 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
         list(choices),
         required=True,
         help="The demos need no download. The library holds the networks of timm and "
-        "torchvision. Your own checkpoint is a file of weights of one of these. An ONNX file is any network with its "
-        "weights.",
+        "torchvision. Weights of your own fit one of these. A file in .onnx is any network with its weights.",
         **filled(SOURCE_KEY, usual if usual in choices else next(iter(choices))),
     )
     choose = choices.get(chosen, _demo)

@@ -25,7 +25,7 @@ _TYPES = ["onnx", "zip", "data", "onnx_data", "weight", "bin", "pt2", "pt", "pth
 _WITH_WEIGHTS = LooseFiles(
     suffixes=frozenset({".onnx", ".data", ".onnx_data", ".weight", ".bin"}),
     most=300,
-    words="one ONNX file and the files with its weights",
+    words="one .onnx file and the files with its weights",
     main=(".onnx",),
 )
 
@@ -33,7 +33,7 @@ _WITH_WEIGHTS = LooseFiles(
 def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec | None:
     """Show the uploader, then the contents of the file and the choices; None until the network can be measured."""
     path = upload_field(
-        "ONNX file: a network with its weights, as most programs write it",
+        "Model file (.onnx): a network with its weights, as most programs write it",
         purpose="onnx",
         types=_TYPES,
         help_text="One file with the network and its weights. Where the weights are in a file beside it "
@@ -117,7 +117,7 @@ def _report(model: ModelSpec, path: Path, *, keep: bool = False) -> OnnxReport |
 
     return answer_or_wait(
         examine,
-        "Reading the file and comparing its network with onnxruntime.",
+        "Reading the file and comparing its answers with those of what was read.",
         question=("onnx", model),
         key=f"analyze.onnx.again.{path.parent.name}",
     )

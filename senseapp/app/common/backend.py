@@ -106,7 +106,7 @@ class PageClosed:
 
 
 def result_of(run_id: str) -> RunResult | None:
-    """Return the result of a run; a finished one is read from disk once."""
+    """Return the result of a run, None before there is any; NotFound where this visitor may not see the run."""
     record = service().run(run_id)
     if not record.state.finished:
         return service().result(run_id)
@@ -119,7 +119,7 @@ def _finished_result(run_id: str, owner: str, updated_seconds: float) -> RunResu
 
 
 def card_of(model: ModelSpec) -> ModelProfile | None:
-    """Return the profile of a model, or None while it is loaded in the background."""
+    """Return the profile of a model, or None while it is loaded; raises as :func:`ask` does, like those below."""
 
     def load(owned: Service) -> ModelProfile:
         profile = owned.inputs.model_card(model)
@@ -177,7 +177,8 @@ def forget(*key: Hashable) -> None:
 def ask(key: tuple[Hashable, ...], answer: Callable[[Service], T]) -> T | None:
     """Return what ``answer`` finds with the visitor's service, once a thread has called it; None until then.
 
-    The ``key`` names the question and all that decides its answer, which is kept for it.
+    The ``key`` names the question and all that decides its answer, which is kept for it. What ``answer`` raises, mostly
+    a SenseError, is kept and raised here too, until :func:`forget` drops it.
     """
     owned = service()
     answers, key = _answers(), (owned.owner, *key)

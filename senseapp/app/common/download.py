@@ -100,10 +100,9 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
     except SenseError as error:
         show_notes([error])
         return
-    primary_label = f"Get the file that runs ({candidate.runtime.file_title.removesuffix(' file')})"
-    label = primary_label if primary and candidate.runs else f"Get the {candidate.made_of}"
+    what = f"file that runs ({candidate.suffix})" if primary and candidate.runs else candidate.made_of
     offer_file(
-        f"{label}, {fmt.bytes_size(candidate.figures.file_bytes)}",
+        f"Get the {what}, {fmt.bytes_size(candidate.figures.file_bytes)}",
         partial(owned.work.candidate_file, run_id, candidate),
         _name(run_id, candidate),
         key=f"{key}.{run_id}",

@@ -44,8 +44,7 @@ def empty_state(text: str, *, level: Literal[1, 2] = 2) -> None:
     with st.container(border=True, horizontal_alignment="center", gap="small"):
         st.space("small")
         st.markdown(md("# No run yet" if level == 1 else "## No run yet"), text_alignment="center")
-        text += " Start one: the demo is filled in and takes less than a minute."
-        st.markdown(text, text_alignment="center")
+        st.markdown(f"{text} Start one: the demo is filled in and takes less than a minute.", text_alignment="center")
         if st.button("Go to Analyze", type="primary"):
             st.switch_page("pages/analyze.py")
         st.space("small")
@@ -68,8 +67,7 @@ def notify(title: str, text: str, tag: str) -> None:
 
 def reveal(frame: str, place: float) -> None:
     """Scroll the container of key ``frame`` (letters, digits, ``_``, ``-``) to ``place``: 0 its top, 1 its bottom."""
-    wish = f'<div class="reveal" data-frame="{frame}" data-place="{place:.4f}"></div>'
-    run_script("reveal", beside=wish)
+    run_script("reveal", beside=f'<div class="reveal" data-frame="{frame}" data-place="{place:.4f}"></div>')
 
 
 POLL_SECONDS = 0.7
@@ -127,8 +125,8 @@ def progress_bar(snapshot: JobSnapshot) -> None:
         if snapshot.behind:
             blocking, seconds = backend.service().blocking_run(snapshot), snapshot.behind_seconds
             what = f"work on {blocking.spec.model.title}" if blocking is not None else "the work of somebody else"
-            left = "whose time is not known yet" if seconds is None else f"which takes {fmt.about(seconds)} more"
-            place += f", behind {what}, {left}"
+            left = "" if seconds is None else f", which ends within {fmt.about(60 * math.ceil(seconds / 60))}"
+            place += f", behind {what}{left or ', whose time is not known yet'}"
         st.progress(snapshot.fraction, text=f"{place}. It starts by itself; you can leave this page.")
         return
     st.progress(snapshot.fraction, text=md("**{}** · {}", percent_done(snapshot), snapshot.phase))

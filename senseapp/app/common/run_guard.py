@@ -361,7 +361,7 @@ def _original_file(record: RunRecord, asked: Asked) -> None:
     settings = DeploySettings(kind="float", runtime=TARGETS[asked.target].runtime_name)
     made = outcome_or_offer(
         DeliverTask(run_id=record.run_id, settings=settings),
-        f"Make the original's file ({TARGETS[asked.target].runtime.file_title.removesuffix(' file')})",
+        f"Make the original's file ({TARGETS[asked.target].runtime.suffix})",
         "the original's file",
         key="recommendation.original",
         icon="deployed_code",

@@ -137,11 +137,13 @@ class _Choice:
 
     @property
     def label(self) -> str:
+        """The run with its letter, the file and its size."""
         size = f", {fmt.bytes_size(self.file.figures.file_bytes)}" if self.file is not None else ""
         return f"{with_side(self.side, self.record.title)}: {self.name}{size}"
 
     @property
     def name(self) -> str:
+        """What the file holds."""
         return self.file.made_of if self.file is not None else "the original"
 
     @property

@@ -27,6 +27,7 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of, reached_note
 
 READING = "Each layer alone: compress blue ones, spare red ones."
+_FITTED = " A whole file can lose less than a layer here: its weights are fitted to images."
 _INTERVALS = " Lines are 95 % intervals; a ring: no clear loss; grey: too few images to say."
 _ESTIMATED = " Pale bars are estimates: length and colour may change once they are measured."
 _LONGEST_NAME, _NAME_WIDTH = 21, 150  # characters and pixels of the column of a layer's name
@@ -74,7 +75,8 @@ def bars_figure(
 
     Without ``picks`` nothing happens on a click; ``large`` is for a room.
     """
-    reading = reading or READING + (_INTERVALS if rows["ranked"].any() else "")
+    is_rounded = view.compression.sets_bits and not view.result.spec.sensitivity.adapted
+    reading = reading or READING + _FITTED * is_rounded + _INTERVALS * bool(rows["ranked"].any())
     domain = drop_domain(rows, view.metric, num_classes=view.result.profile.num_classes)
     few = f"{len(rows)} of {fmt.plural(len(view.rows), view.target_noun)}"
     figure(
@@ -156,11 +158,9 @@ def _bars_in_words(view: RunView) -> str:
     ranked = view.ranked
     if ranked.empty:
         return "No layer has a value at this level."
-    first = ", ".join(f"{row.layer} {row.change_text}" for row in ranked.head(3).itertuples())
-    unclear = int(ranked["unclear"].sum())
     return (
-        f"{view.metric.change_title} of {counted_rows(ranked)} at {view.level_text}. "
-        f"Most fragile: {first}. {unclear} with no clear loss."
+        f"{view.metric.change_title} of {counted_rows(ranked)} at {view.level_text}. Most fragile: "
+        f"{'; '.join(ranked['description'].head(3))}. {ranked['unclear'].sum()} with no clear loss."
     )
 
 

@@ -125,8 +125,7 @@ def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.del
 
 def first_answer(record: RunRecord) -> None:
     """Show the file that was made before the layers of a run are measured, if there is any."""
-    candidates = backend.service().work.candidates(record.run_id)
-    if not candidates:
+    if not (candidates := backend.service().work.candidates(record.run_id)):
         return
     answer = run_guard.decided(record, candidates)
     if answer.choice is None:
@@ -146,7 +145,9 @@ def _without_files(record: RunRecord, result: RunResult) -> None:
     if backend.service().work.outcome(task) is None and run_guard.can_search(record):
         first = original_in_int8(run_id, METRICS[result.judged_by].tolerable, target=record.spec.target)
         if not run_guard.watched(first, cancel="recommendation.first"):
-            _on_its_way(task, "Find the smallest good model", kind="primary")
+            is_asked = record.spec.goal != "look"
+            title = "Find the smallest good model" if is_asked else "Make a file from this run"
+            _on_its_way(task, title, kind="primary" if is_asked else "tertiary")
 
         def show_first_file() -> None:
             if backend.service().work.candidates(run_id):
@@ -157,8 +158,7 @@ def _without_files(record: RunRecord, result: RunResult) -> None:
 
 def files_section(record: RunRecord, result: RunResult) -> None:
     """Show every file of the run with its own figures, and the buttons to them."""
-    candidates = backend.service().work.candidates(record.run_id)
-    if not candidates:
+    if not (candidates := backend.service().work.candidates(record.run_id)):
         st.caption("No file has been made yet.")
         return
     asked = run_guard.asked_of(record, candidates[0].metric)
@@ -201,8 +201,7 @@ def schedule_section(record: RunRecord, result: RunResult) -> None:
         query_params={"run": run_id},
         help="One amount for each layer, chosen by these results, for training tools and files.",
     )
-    found = backend.recommendation_of(run_id)
-    if found is None:
+    if (found := backend.recommendation_of(run_id)) is None:
         return
     if found.missing:
         st.caption(md(":material/info: {} The files hold the original weights.", found.missing))
@@ -219,7 +218,9 @@ def recommended_changes(run_id: str) -> ChangedAnswers | None:
     return backend.service().work.changed(proof) if proof is not None else None
 
 
-def _on_its_way(task: RecommendationTask, title: str, *, kind: Literal["primary", "secondary"] = "secondary") -> None:
+def _on_its_way(
+    task: RecommendationTask, title: str, *, kind: Literal["primary", "secondary", "tertiary"] = "secondary"
+) -> None:
     if result := backend.result_of(task.run_id):
         seconds = fmt.about(backend.service().work.recommendation_seconds(result))
         run_guard.outcome_or_offer(
@@ -267,7 +268,7 @@ def recommendation_figure(run_id: str, found: Recommendation, result: RunResult,
         return
     view, rows = METRICS[found.metric], files.recommended_frame(found)
     images = next(change.num_samples for change in found.tried[0].changes)
-    proven = "on unseen ones" if found.held_out else "the final test, on the run's own images too"
+    proven = f"the final test, on {'unseen ones' if found.held_out else 'images that the schedule has seen'}"
     figure(
         files.range_question(found.kind),
         models_chart(

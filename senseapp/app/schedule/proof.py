@@ -19,6 +19,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.candidate import named
 from senseapp.records.deployment import model_file, small_form
 from senseapp.records.measurement import RunResult, change_in
+from senseapp.records.promise import images_text
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
 from senseapp.server.run_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.service import Service
@@ -113,7 +114,7 @@ def _proven_line(validation: ValidationResult, result: RunResult) -> Markdown:
     repaired = f", after {validation.repair_words[0]}" if validation.keeps_repair and expert() else ""
     interval = view.interval_text(change.ci_low, change.ci_high)
     loss = f"{view.change_inside} {view.change_text(change.delta)} (95 % interval {interval})"
-    images = f"{change.num_samples} {'other images' if validation.held_out else 'images of the run itself'}{repaired}"
+    images = images_text(change.num_samples, held_out=validation.held_out) + repaired
     return md(":material/check_circle: **Measured**: {} on {}.", loss, images)
 
 

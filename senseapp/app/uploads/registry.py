@@ -40,6 +40,7 @@ class _Session:
     taken: list[Path] = field(default_factory=list)
 
     def discard(self, *uploads: Upload | None) -> None:
+        """Remove those that are files on disk; the others are the reasons of refused ones."""
         for upload in uploads:
             if isinstance(upload, Path):
                 self.service.inputs.discard_upload(upload)

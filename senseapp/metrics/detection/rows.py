@@ -23,12 +23,7 @@ _TINY = 1e-9  # square pixels: two boxes without area at one place overlap
 
 THRESHOLDS = (*((0.95 - 0.5) / 9 * place + 0.5 for place in range(9)), 0.95)
 """Overlaps, as IoU, at which average precision is averaged: those of pycocotools, bit for bit."""
-AREAS = {
-    "all": (0.0, 1e10),
-    "small": (0.0, 32.0**2),
-    "medium": (32.0**2, 96.0**2),
-    "large": (96.0**2, 1e10),
-}
+AREAS = {"all": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
 """Ranges of areas, in square pixels of the network's input."""
 MOST_DETECTIONS = 100
 """Of one image and class, those of the highest scores."""

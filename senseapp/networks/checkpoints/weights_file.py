@@ -58,7 +58,7 @@ _FOREIGN_KINDS: tuple[tuple[bytes, str], ...] = (
 
 
 _NO_WEIGHTS = {
-    ".onnx": "is a whole network, not only weights. Choose “ONNX file” as its source (--model onnx).",
+    ".onnx": "is a whole network, not only weights. Choose “Your network (.onnx)” as its source (--model onnx).",
     ".tflite": "is for LiteRT; it can be checked but not analysed. Choose the network that it was made of, as ONNX or "
     "as weights, or convert it with tf2onnx.",
     ".index.json": f"lists which part of a checkpoint (a shard) holds which weight, and holds none. {MERGE_SHARDS}",

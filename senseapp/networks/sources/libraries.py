@@ -74,7 +74,7 @@ def _require_published(spec: ModelSpec) -> PretrainedCfg:
     published: PretrainedCfg | None = timm.get_pretrained_cfg(spec.name)
     if published is None or not published.has_weights:
         raise InvalidSpec(
-            f"No weights were published for {spec.title}. Upload a checkpoint, or measure with random weights."
+            f"No weights were published for {spec.title}. Upload weights of it, or measure with random weights."
         )
     return published
 

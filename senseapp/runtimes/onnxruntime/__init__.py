@@ -5,7 +5,7 @@ from senseapp.descriptions.runtimes import RuntimeDescription
 ONNXRUNTIME = RuntimeDescription(
     name="onnxruntime",
     label="onnxruntime",
-    file_title="ONNX",
+    file_title=".onnx file",
     suffix=".onnx",
     operations="senseapp.runtimes.onnxruntime.operations:OPERATIONS",
     has_int8=True,

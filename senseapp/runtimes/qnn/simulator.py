@@ -74,11 +74,7 @@ class SimulatedFile(OpenFile):
         settings = {"session.record_ep_graph_assignment_info": "1"}
         if context is not None:
             context.unlink(missing_ok=True)  # it is not written over
-            settings |= {
-                "ep.context_enable": "1",
-                "ep.context_embed_mode": "1",
-                "ep.context_file_path": str(context),
-            }
+            settings |= {"ep.context_enable": "1", "ep.context_embed_mode": "1", "ep.context_file_path": str(context)}
         for name, value in settings.items():
             options.add_session_config_entry(name, value)
         first = parsed_model(content).graph.input[0].type.tensor_type.shape.dim[0]

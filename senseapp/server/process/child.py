@@ -168,11 +168,7 @@ def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
         give_back_freed_memory()  # the next request is about another file
 
 
-_ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {
-    "warm": _warm,
-    "task": _carry_out,
-    "question": _answer,
-}
+_ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {"warm": _warm, "task": _carry_out, "question": _answer}
 
 
 def main() -> None:

@@ -22,15 +22,7 @@ from senseapp.core.codec import decode, to_plain
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import QUIET_FILE, ChildProcess, measuring_environment, read_line, write_line
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.server.process.requester import (
-    ANYBODY,
-    AnswerT,
-    Line,
-    Requester,
-    WorkerRequest,
-    encode_task,
-    stopped,
-)
+from senseapp.server.process.requester import ANYBODY, AnswerT, Line, Requester, WorkerRequest, encode_task, stopped
 from senseapp.server.tasks import RunTask, TaskContext
 
 _log = logging.getLogger(__name__)

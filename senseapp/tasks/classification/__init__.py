@@ -167,7 +167,7 @@ class Classification(RowTask):
         if top1 is None or not math.isfinite(top1) or classes < 2:
             return ""
         right = f"The uncompressed model is right on {100 * top1:.0f} % of {plural(num_images, 'image')}"
-        check = "check the preprocessing, which class each label means, or the checkpoint. Losses then mean little."
+        check = "check the preprocessing, which class each label means, or the weights. Losses then mean little."
         if near_chance(round(top1 * num_images), num_images, classes):
             return f"{right}, near chance ({100 / classes:.2g} % for {classes:,} classes): {check}"
         if top1 < 0.5 and loss > math.log(classes):  # above half it is overconfidence

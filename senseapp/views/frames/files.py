@@ -222,7 +222,7 @@ def recommended_frame(found: Recommendation) -> pd.DataFrame:
     rows = []
     for source, figure, change, whole in known:
         if change is not None:
-            images = f"{change.num_samples} images{', not used for anything else' if whole and found.held_out else ''}"
+            images = fmt.plural(change.num_samples, "unseen image" if whole and found.held_out else "image")
             text = f"{view.value_text(change.value)} ({images})"
             rows.append(_model_row(source, found.kind, figure, _ends(change), view, text, whole=whole))
     return _models(rows)

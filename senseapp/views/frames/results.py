@@ -57,7 +57,9 @@ def measurement_frame(
     ranks = pd.Series(pd.NA, index=frame.index, dtype="Int64")  # estimates have none
     for _, rows in frame[frame["ranked"].astype(bool)].groupby("level"):
         ranks[rows.index] = shared_ranks(rows["drop"].tolist(), rows["low"].tolist(), rows["high"].tolist())
-    return frame.assign(rank=ranks, band=row_bands(frame, view))
+    most = 100 * max((share for _, share in view.as_answers), default=math.inf)  # beyond it, texts say "over"
+    high = frame["high"].clip(upper=frame["drop"].clip(lower=most))  # a whisker no longer than its text
+    return frame.assign(high=high, rank=ranks, band=row_bands(frame, view))
 
 
 def _rows(result: RunResult, items: Iterable[LayerMeasurement], metric: Metric) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
+from senseapp.records.promise import images_text
 from senseapp.records.resolution import everyday
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.views.frames import files, results
@@ -147,24 +148,24 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
     method = _METHODS.get(schedule.method, schedule.method)
     notes, proof = schedule.notes, None
     if validation is not None:
-        images = sorted({change.num_samples for change in validation.changes})
+        images = max((change.num_samples for change in validation.changes), default=0)
         judging = (name for name, view in METRICS.items() if view.is_everyday)
         proof = ReportTable(
             title="Proof: the compressed model, measured",
             columns=files.PROOF_COLUMNS,
             rows=tuple(files.proof_rows(validation, judging)),
-            note=f"Measured on {', '.join(map(str, images))} images "
-            f"{'that the run has not measured on' if validation.held_out else 'of the run itself'}. "
+            note=f"Measured on {images_text(images, held_out=validation.held_out)}. "
             "Above zero is worse; intervals are paired by image.",
         )
         steps = "; ".join(step_lines(validation))
         notes += (validation.delivered_reason, steps and f"{STEPS} {steps}.", *validation.notes)
+    losses = loss_figures(schedule, validation, everyday(result, schedule.metric))
     amounts = results.schedule_frame(schedule, result)
     columns = {"members": "Layer", "amount_text": "Amount"} | ({"reason": "Why"} if any(amounts["reason"]) else {})
     return ScheduleSection(
         title=f"{method}, {files.figure_text(budget.kind, budget.target) if budget is not None else 'no budget'}",
         facts={
-            **loss_figures(schedule, validation, everyday(result, schedule.metric)),
+            **dict([*losses.items()][-1:]),  # the prediction only until the loss is measured
             **({"Measured": "Not yet"} if validation is None else size_changes(validation)),
         },
         proof=proof,

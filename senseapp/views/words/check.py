@@ -87,7 +87,7 @@ def bound_text(bound: LossBound) -> str:
     kind = "guaranteed" if bound.guaranteed else "approximate"
     return (
         f"{metric.change_inside} at most {metric.change_text(bound.upper)} with {100 * bound.confidence:.0f} % "
-        f"certainty on new images like these ({kind}: {bound.how})"
+        f"certainty on new images like these, for this file alone ({kind}: {bound.how})"
     )
 
 

@@ -47,6 +47,7 @@ def test_a_candidate_that_holds_exits_with_0_and_says_why(
     said = capsys.readouterr().out
     assert said.startswith("Holds: Loss of right answers: 0 points on 160 images")
     assert "Bound: loss of right answers at most 1.9 points with 95 % certainty" in said
+    assert "on new images like these, for this file alone (" in said
     assert "Inside: No tensor of 23 differs" in said
 
 

@@ -148,7 +148,7 @@ def test_a_network_without_classifier_asks_for_classes():
     "spec", [timm_spec("resnet18", pretrained=True), torchvision_spec("resnet18", pretrained=True)]
 )
 def test_without_network_the_ways_that_work_are_offered(spec):
-    with pytest.raises(InvalidCheckpoint, match=r"Upload a checkpoint.*random weights.*demo"):
+    with pytest.raises(InvalidCheckpoint, match=r"Upload weights.*random weights.*demo"):
         load_model(spec)
 
 

@@ -293,7 +293,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidCheckpoint, match=sentence):
             load_model(spec_of(tmp_path / f"{name}.onnx"))
     write_export(tmp_path / "net.onnx", small_network())
-    with pytest.raises(InvalidCheckpoint, match=r"whole network, not only weights\. Choose “ONNX file”"):
+    with pytest.raises(InvalidCheckpoint, match=r"not only weights\. Choose “Your network \(\.onnx\)”"):
         load_model(ModelSpec(library="auto", checkpoint=str(tmp_path / "net.onnx")))
 
 

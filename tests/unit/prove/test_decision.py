@@ -129,6 +129,15 @@ def test_named_cases(files, goal, tolerance, choice, reason) -> None:
     assert (answer.choice and answer.choice.file) == (choice and choice.file)
 
 
+def test_the_files_that_a_bound_counts_are_said_beside_it() -> None:
+    harmful, good = (a_judged_candidate(lost, metric="top1", size=size) for lost, size in ((90, 1_200), (4, 1_000)))
+    alone, both = (decision(files, "smaller", 0.05, Promise(most=0.05)) for files in ([good], [harmful, good]))
+    assert alone.choice == both.choice == good
+    assert alone.bounds[good.file] < both.bounds[good.file]
+    assert both.evidence.endswith("The bound counts that 2 files were tried.")
+    assert "tried" not in alone.evidence + decision([harmful, good], "smaller", 0.05).evidence
+
+
 def test_a_promise_that_none_keeps_is_said() -> None:
     answer = decision([a_judged_candidate(4, metric="top1")], "smaller", 0.01, Promise(most=0.01))
     assert list(answer.standings.values()) == ["not shown"]
@@ -166,7 +175,8 @@ def test_targets_say_of_what_they_save_and_what_else_keeps_the_loss() -> None:
     none = decision([SMALL, STRONG], "targets", 0.01)
     assert none.headline == "No schedule to take"
     assert none.reason == (
-        "No tested schedule was measured to lose at most 1 point; a file without a schedule was: ONNX in 8-bit numbers."
+        "No tested schedule was measured to lose at most 1 point; a file without a schedule was: .onnx file in 8-bit "
+        "numbers."
     )
 
 

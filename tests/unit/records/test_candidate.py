@@ -24,7 +24,7 @@ def test_the_headline_of_labelled_images_counts_right_answers_before_and_after()
     found = a_candidate(metric="top1", lost=0.01, share=1.0, held_out=False)
     assert found.headline == (
         "18.8 MB → 4.70 MB · 1.00 × the time (0.98 to 1.02) · 99 of 100 answers right, 100 before "
-        "(97 to 100; 200 of the run's own images)"
+        "(97 to 100; 200 images, not kept apart)"
     )
 
 
@@ -86,8 +86,8 @@ def test_a_busy_machine_is_said_beside_the_time() -> None:
 
 def test_a_file_of_a_search_that_computes_in_float_says_that_its_weights_have_8_bits() -> None:
     stored = a_deployment(in_float=("conv1", "conv2"))
-    assert a_candidate("onnx", deployment=stored).made_of == "ONNX, only its weights in 8 bits"
-    assert a_candidate("onnx").made_of == "original as ONNX"
+    assert a_candidate("onnx", deployment=stored).made_of == ".onnx file, only its weights in 8 bits"
+    assert a_candidate("onnx").made_of == "original as .onnx file"
 
 
 def test_the_file_of_the_runtimes_own_quantizer_has_a_title_of_its_own() -> None:
@@ -96,7 +96,8 @@ def test_the_file_of_the_runtimes_own_quantizer_has_a_title_of_its_own() -> None
         a_candidate("int8", deployment=a_deployment(in_float=(), figures=usual_figures(file=figures)))
         for figures in (usual_figures()["int8"], own)
     )
-    assert (made.made_of, theirs.made_of) == ("ONNX in 8-bit numbers", "ONNX in 8-bit numbers by onnxruntime")
+    assert made.made_of == ".onnx file in 8-bit numbers"
+    assert theirs.made_of == f"{made.made_of} by onnxruntime"
 
 
 def executed(*products: tuple[str, bool, int, bool]) -> tuple[ExecutedNode, ...]:
@@ -132,6 +133,6 @@ def test_a_file_with_less_than_half_in_integers_is_partly_so(macs: int, partly: 
     made = Deployed(content=b"", record=record, answers=None, held_out=True)
     source = Source(network=b"")
     candidate = made.candidate(source, name_of=lambda _what: a_candidate().file)
-    assert candidate.title == ("ONNX, partly in 8-bit numbers" if partly else "ONNX in 8-bit numbers")
+    assert candidate.title == (".onnx file, partly in 8-bit numbers" if partly else ".onnx file in 8-bit numbers")
     assert candidate.integers_text == record.integers.sentence
     assert a_candidate().integers_text == ""

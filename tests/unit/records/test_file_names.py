@@ -4,6 +4,7 @@ import pytest
 
 from senseapp.records.candidate import file_name, named, network_name
 from senseapp.records.deployment import DeploySettings
+from senseapp.records.promise import images_text
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import ModelSpec
 from tests.deployments import a_candidate, a_deployment
@@ -38,13 +39,20 @@ def test_the_name_says_what_is_inside(form, made_of, expected) -> None:
     assert file_name(ModelSpec(), a_candidate(form, schedule=made_of)) == expected
 
 
+def test_images_that_chose_a_schedule_are_said_in_the_same_words_everywhere() -> None:
+    seen = images_text(200, held_out=False)
+    assert seen == "200 images that its schedule has seen"
+    assert seen in a_candidate("weights", schedule=ZEROS, held_out=False).headline
+    assert a_candidate("weights", schedule=ZEROS).measured_on == images_text(200, held_out=True)
+
+
 def test_files_of_one_schedule_are_told_apart_in_words() -> None:
     made = [a_candidate(form, schedule=PRUNED).made_of for form in ("onnx", "int8", "weights")]
-    assert made[0] == "ONNX in full precision, fewer channels by the schedule"
+    assert made[0] == ".onnx file in full precision, fewer channels by the schedule"
     assert len(set(made)) == 3
-    assert a_candidate("onnx", schedule=WIDTHS).made_of == "ONNX, 4 to 8 bits a weight by the schedule"
+    assert a_candidate("onnx", schedule=WIDTHS).made_of == ".onnx file, 4 to 8 bits a weight by the schedule"
     as_large = a_candidate("onnx", schedule=WIDTHS, size=18_700_000).made_of
-    assert as_large == "ONNX, 4 to 8 bits a weight by the schedule, stored about as large as the original"
+    assert as_large == ".onnx file, 4 to 8 bits a weight by the schedule, stored about as large as the original"
 
 
 def test_a_file_with_16_bit_activations_says_so() -> None:

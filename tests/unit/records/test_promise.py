@@ -44,6 +44,7 @@ def test_what_was_compared_on_the_same_images_widens_the_bound() -> None:
     vetoed = replace(plain, tried=2)
     assert plain.bound == upper_bound_of_share(3, 500)
     assert vetoed.bound == upper_bound_of_share(3, 500, 0.975)
+    assert "with 95 % certainty, counting 2 tried; 3 of 500 did." in vetoed.bound_text
 
 
 def test_there_is_no_bound_without_held_out_images_or_sums() -> None:
@@ -110,7 +111,7 @@ def test_where_none_passes_a_sentence_says_what_can_be_promised_and_what_it_take
     assert shortfall([a_judged_candidate(0)], promise) == ""
     assert shortfall([a_judged_candidate(2), a_judged_candidate(9, size=3_000_000)], promise) == (
         "No file is shown to lose at most 1 point, with 95 % certainty. What can be promised with these 500 unseen "
-        "images is at most 1.3 %: ONNX in 8-bit numbers. If it goes on losing 0.4 %, it takes about 1,077 unseen "
+        "images is at most 1.3 %: .onnx file in 8-bit numbers. If it goes on losing 0.4 %, it takes about 1,077 unseen "
         "images."
     )
     assert shortfall([a_judged_candidate(9)], promise).endswith(

@@ -156,7 +156,7 @@ def test_a_baseline_near_chance_is_warned_of():
     run = replace(a_result([a_measurement()]), num_samples=140, baseline={"top1": 10 / 140, "loss": 4.0})
     assert baseline_warning(run) == (
         "The uncompressed model is right on 7 % of 140 images, near chance (10 % for 10 classes): check the "
-        "preprocessing, which class each label means, or the checkpoint. Losses then mean little."
+        "preprocessing, which class each label means, or the weights. Losses then mean little."
     )
 
 

@@ -6,6 +6,8 @@ from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.records.measurement import Status
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline, headline_level
+from senseapp.views.charts.layers import marked
+from senseapp.views.frames.results import at_level, measurement_frame
 from tests.fake_session import a_change, a_measurement
 from tests.fake_session import a_result as any_result
 
@@ -133,6 +135,17 @@ def test_estimates_are_said_to_be_estimates():
     result = a_result(estimates=(a_measurement("head", delta=0.2, estimated=True),))
     assert headline(result).startswith("Most fragile by estimate: head loses 20.0 points at 50 %.")
     assert "nothing measurable" not in headline(result)
+
+
+def test_a_cancelled_run_speaks_of_what_was_measured_as_its_chart_does():
+    measured = [a_measurement("stem", delta=0.064), a_measurement("stage.0.conv", delta=0.02)]
+    estimates = (a_measurement("stem", delta=0.05, estimated=True), a_measurement("head", delta=0.2, estimated=True))
+    result = a_result(measured, estimates=estimates)
+    assert headline(result).startswith("Most fragile of 2 layers measured: stem loses 6.4 points at 50 %.")
+    rows = marked(at_level(measurement_frame(result, "top1"), headline_level(result), by_sensitivity=True))
+    assert [row.layer for row in rows.itertuples() if row.extreme == "loses most"] == ["stem"]
+    whole = a_result([*measured, a_measurement("head", delta=0.2)], estimates=estimates)
+    assert headline(whole).startswith("Most fragile: head loses 20.0 points at 50 %.")
 
 
 def test_a_quick_run_speaks_of_the_metric_it_has():

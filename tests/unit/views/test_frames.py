@@ -29,6 +29,7 @@ from senseapp.views.frames.results import (
 from senseapp.views.words.wording import reached_note
 from tests.deployments import a_candidate, some_figures
 from tests.distiller_tables import TABLE
+from tests.fake_session import a_change, a_measurement, a_result
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, profile, result
 
 RESULT = result()
@@ -54,6 +55,16 @@ def test_drops_are_in_points_and_an_interval_that_holds_zero_is_marked(frame: pd
     assert at_half["interval_text"][FRAGILE] == "7.4 to 8.6"
     assert not at_half["unclear"][FRAGILE]
     assert at_half["unclear"]["conv1"]
+
+
+def test_a_whisker_ends_where_its_text_says_only_that_it_is_more() -> None:
+    view = METRICS["kl"].in_answers(((0.0, 0.0), (0.05, 0.083)), "answers")
+    changes = {"stem": a_change(0.04, metric="kl", noise=0.05), "head": a_change(0.09, metric="kl", noise=0.01)}
+    whole = a_result([a_measurement(layer, changes=(each,)) for layer, each in changes.items()])
+    frame = measurement_frame(whole, "kl", view=view).set_index("layer")
+    assert frame["interval_text"].str.endswith(" to > 8.3").all()
+    assert frame["high"].to_dict() == pytest.approx({"stem": 8.3, "head": frame["drop"]["head"]})
+    assert frame["drop"]["head"] > 8.3  # "over 8.3": of two such bars, the longer one loses more
 
 
 def test_levels_run_from_mild_to_strong_also_for_bits() -> None:
