@@ -21,7 +21,8 @@ from senseapp.core.errors import InfeasibleBudget
 _GAP = 2e-3  # relative, between the damage found and the least possible
 _EXACT = 300  # choices, up to which the least possible is found
 _FINE = 1e4  # HiGHS's tolerances are absolute, 1e-6
-_SECONDS = 0.5  # of the search
+_NODES = 1000  # of the search tree, which ends a search alike on any machine
+_SECONDS = 20.0  # in which that many take less
 
 Vector = NDArray[np.float64]
 Positions = NDArray[np.intp]
@@ -142,7 +143,7 @@ def _searched(choices: _Choices, kept: Positions, required: float, tolerance: fl
             LinearConstraint(one_each.tocsr(), 1, 1),
             LinearConstraint(_FINE * choices.saving[kept][None], _FINE * required, np.inf),
         ],
-        options={"mip_rel_gap": tolerance, "time_limit": _SECONDS},
+        options={"mip_rel_gap": tolerance, "node_limit": _NODES, "time_limit": _SECONDS},
     )
     if found.x is None:
         return None
