@@ -310,7 +310,7 @@ SECTIONS: dict[str, tuple[Line, ...]] = {
         ),
         Line(
             "litert-int8",
-            "loss (KL) in LiteRT, EfficientNet-Lite0, parts in float",
+            "loss (KL) in LiteRT, EfficientNet-Lite0",
             "devices_int8",
             "Lite0",
             cell("ours: kl"),
