@@ -275,17 +275,17 @@ class RuntimePredictor:
         return self.steps(jobs, kind=kind_of(result.spec), load=load)
 
     def follows(self, spec: RunSpec, profile: ModelProfile, images: int) -> Follows:
-        """Return what follows a run: the recommendation if quick or the goal, else the file of the original in int8."""
+        """Return what follows a run: the recommendation if quick or the goal, else the file of the original in int8.
+
+        Finished runs do not correct these times, so that a resumed run, or one that is alike, makes the same files.
+        """
         if not self._longest or spec.goal == "look" or spec.sensitivity.mode == "quick":
             return "nothing"
         work = self._workload(spec, profile, images)
-        schedule, file = (
-            sum(step.seconds for step in self.steps([job], kind=kind_of(spec)))
-            for job in (work.schedule(), work.file())
-        )
-        if schedule <= self._longest or spec.goal == "targets":
+        if spec.goal == "targets" or sum(work.schedule().values()) <= self._longest:
             return "schedule"
-        return "file" if makes_files(spec.goal) and file <= self._longest * SEARCHES_PER_FILE else "nothing"
+        is_quick = sum(work.file().values()) <= self._longest * SEARCHES_PER_FILE
+        return "file" if makes_files(spec.goal) and is_quick else "nothing"
 
     def _workload(self, spec: RunSpec, profile: ModelProfile, images: int) -> Workload:
         return Workload(spec=spec, profile=profile, num_images=images, speed=self.speed())

@@ -6,7 +6,7 @@ from senseapp.core.steps import StepTitle
 from senseapp.records.goal import usual_run
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.machine import LoadWatch, MachineSpeed, time_convolutions
-from senseapp.server.time_estimate import RuntimePredictor, Workload
+from senseapp.server.time_estimate import RuntimePredictor, Workload, kind_of
 from tests.fake_session import LAYERS, a_profile, a_result, fake_calibration
 
 SECONDS = 11.0
@@ -83,6 +83,14 @@ def test_what_follows_a_run_is_part_of_its_plan(tmp_path, limit, goal, expected)
     assert (StepTitle.WEIGHTS in titles) == has_first_file
     if has_first_file:  # which comes after all bars, and before the layers
         assert titles.index(StepTitle.ESTIMATE) < titles.index(StepTitle.WEIGHTS) < titles.index(StepTitle.LAYERS)
+
+
+def test_what_follows_a_run_stays_as_it_is_when_runs_finish(tmp_path):
+    book, spec = book_at(tmp_path / "speed.json", recommend_seconds=60), RunSpec()
+    steps = book.run_steps(spec, a_profile(), 100, load=1.0)
+    book.learn(steps, {step.title: 40 * step.seconds for step in steps}, kind=kind_of(spec))
+    assert sum(step.seconds for step in book.run_steps(spec, a_profile(), 100, load=1.0)) > 60
+    assert book.follows(spec, a_profile(), 100) == "schedule"  # or a resumed run would leave its search out
 
 
 def test_what_an_earlier_run_has_made_takes_no_time(tmp_path):
