@@ -86,11 +86,16 @@ def test_what_follows_a_run_is_part_of_its_plan(tmp_path, limit, goal, expected)
 
 
 def test_what_follows_a_run_stays_as_it_is_when_runs_finish(tmp_path):
-    book, spec = book_at(tmp_path / "speed.json", recommend_seconds=60), RunSpec()
-    steps = book.run_steps(spec, a_profile(), 100, load=1.0)
-    book.learn(steps, {step.title: 40 * step.seconds for step in steps}, kind=kind_of(spec))
-    assert sum(step.seconds for step in book.run_steps(spec, a_profile(), 100, load=1.0)) > 60
-    assert book.follows(spec, a_profile(), 100) == "schedule"  # or a resumed run would leave its search out
+    def planned(limit: float):
+        book = book_at(tmp_path / "speed.json", recommend_seconds=limit)
+        return book, book.run_steps(RunSpec(), a_profile(), 100, load=1.0)
+
+    steps = planned(1e9)[1]
+    search = sum(step.seconds for step in steps[-3:])  # trying, checking, testing
+    book, steps = planned(1.5 * search)
+    book.learn(steps, {step.title: 40 * step.seconds for step in steps}, kind=kind_of(RunSpec()))
+    assert sum(step.seconds for step in planned(1.5 * search)[1][-3:]) > 10 * search
+    assert book.follows(RunSpec(), a_profile(), 100) == "schedule"  # or a resumed run would leave its search out
 
 
 def test_what_an_earlier_run_has_made_takes_no_time(tmp_path):
