@@ -10,7 +10,7 @@ ONNXRUNTIME = RuntimeDescription(
     operations="senseapp.runtimes.onnxruntime.operations:OPERATIONS",
     has_int8=True,
     converters="onnxruntime, NNCF and Qualcomm's NPU",
-    opened_by="onnxruntime and other ONNX runtimes",
+    opened_by="onnxruntime and other programs that open .onnx",
     runs_on="on phones, servers and in browsers",
     loading='import onnxruntime; session = onnxruntime.InferenceSession("{name}")',
     running="scores = session.run(None, {session.get_inputs()[0].name: images})[0]",

@@ -12,7 +12,7 @@ OPENVINO = RuntimeDescription(
     added_by="pip install '.[openvino]'",
     has_int8=True,
     converters="onnxruntime, NNCF and Qualcomm's NPU",
-    opened_by="OpenVINO, onnxruntime and other ONNX runtimes",
+    opened_by="OpenVINO, onnxruntime and other programs that open .onnx",
     runs_on="on processors of PCs and servers",
     loading='import openvino; core = openvino.Core(); network = core.read_model("{name}"); '
     "network.reshape({0: images.shape}); "

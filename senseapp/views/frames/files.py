@@ -24,7 +24,7 @@ STANDINGS: dict[Standing, str] = {
     "alternative": "yes",
     "dominated": "another is clearly better in one way, and as good in the others",
     "no gain": "not clearly smaller or faster",
-    "not faster": "not clearly faster",
+    "not faster": "slower, or not clearly faster",
     "loses too much": "loses more than is tolerated",
     "not shown": "no: not shown to keep what is promised",
     "other images": "not compared: measured on other images",
