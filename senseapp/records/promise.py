@@ -185,7 +185,7 @@ def too_few(images: int, promise: Promise) -> str:
         return ""
     return (
         f"To lose {promise.text}, takes {needed_text(promise)}. The {plural(images, 'unseen image')} of this run can "
-        f"promise at most {100 * math.ceil(1000 * best) / 1000:.1f} points, of the first file tried if it loses nothing."
+        f"promise at most {100 * math.ceil(1000 * best) / 1000:.1f} points, of the first file tried if it loses none."
     )
 
 
