@@ -78,11 +78,7 @@ def _trained_vit() -> dict[str, Tensor]:
     return {name: each.contiguous() for name, each in network.state_dict().items()}
 
 
-NETWORKS: dict[str, Callable[[Path], list[str]]] = {
-    "demo": _demo,
-    "EfficientNet-Lite0": _efficientnet,
-    "ViT": _vit,
-}
+NETWORKS: dict[str, Callable[[Path], list[str]]] = {"demo": _demo, "EfficientNet-Lite0": _efficientnet, "ViT": _vit}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +137,7 @@ def checked(folder: Path) -> list[Checked]:
     held_out = HeldOut(network=loaded.module, images=proof.batch(0, len(proof)), labels=proof.labels)
     return [
         Checked(
-            candidate=each,
-            own=held_out.counted(each, folder),
-            bytes_on_disk=run.candidate_file(each).stat().st_size,
+            candidate=each, own=held_out.counted(each, folder), bytes_on_disk=run.candidate_file(each).stat().st_size
         )
         for each in run.candidates()
     ]

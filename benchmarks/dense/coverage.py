@@ -23,14 +23,7 @@ import numpy as np
 
 from benchmarks.results import keep
 from senseapp.core.texts import plural
-from senseapp.metrics.detection import (
-    AGREEMENT,
-    AGREEMENT_50,
-    MAP,
-    MAP_50,
-    OBJECTS,
-    DetectionRecordMetric,
-)
+from senseapp.metrics.detection import AGREEMENT, AGREEMENT_50, MAP, MAP_50, OBJECTS, DetectionRecordMetric
 from senseapp.metrics.detection.matching import Objects
 from senseapp.metrics.detection.rows import SURE_SCORE
 from senseapp.metrics.records import Record, RecordMetric

@@ -64,9 +64,7 @@ def compare_macs(title: str, module: nn.Module, input_shape: tuple[int, int, int
         module(image)
     counts = _by_module(counter, type(module).__name__)
     return MacComparison(
-        title=title,
-        layers=_layers(module, profile, counts),
-        whole=(profile.macs, sum(counts[""].values())),
+        title=title, layers=_layers(module, profile, counts), whole=(profile.macs, sum(counts[""].values()))
     )
 
 

@@ -28,11 +28,7 @@ _MAPPINGS: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()  # by add
 
 
 def allocate_rows(
-    count: int,
-    shape: Sequence[int],
-    dtype: torch.dtype = torch.uint8,
-    *,
-    most_in_memory_bytes: int = 128_000_000,
+    count: int, shape: Sequence[int], dtype: torch.dtype = torch.uint8, *, most_in_memory_bytes: int = 128_000_000
 ) -> torch.Tensor:
     """Return room for something of each image, (count, ...): in memory, or above a limit in a file that has no name.
 

@@ -256,11 +256,7 @@ def failure_of(error: BaseException) -> str:
 
 
 def _replayed(
-    model: nn.Module,
-    trace: CallTrace,
-    batches: Sequence[Tensor],
-    positions: Sequence[int],
-    read: Callable[[Any], Any],
+    model: nn.Module, trace: CallTrace, batches: Sequence[Tensor], positions: Sequence[int], read: Callable[[Any], Any]
 ) -> list[Any]:
     """Return ``read`` of the unchanged model's output for each of ``batches``, computed from kept outputs.
 

@@ -165,10 +165,7 @@ class Session:
             self.sweep.complete_baseline()
 
     def result(
-        self,
-        measurements: Sequence[LayerMeasurement],
-        estimates: Sequence[LayerMeasurement] = (),
-        seconds: float = 0.0,
+        self, measurements: Sequence[LayerMeasurement], estimates: Sequence[LayerMeasurement] = (), seconds: float = 0.0
     ) -> RunResult:
         """Return the result from measurements and estimates."""
         final, guessed = latest(measurements), latest(estimates)

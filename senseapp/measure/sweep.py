@@ -103,10 +103,7 @@ class Sweep:
             name, reason = next(iter(compressor.left.items()))
             notes.append(f"Measured without adapted weights: {name}: {reason} ({len(compressor.left)} such layers).")
         recorded = images_to_record(
-            metrics,
-            num_images=len(images),
-            num_outputs=num_outputs,
-            measurements=len(planned) * len(spec.levels),
+            metrics, num_images=len(images), num_outputs=num_outputs, measurements=len(planned) * len(spec.levels)
         )
         unmeasured = BaselineOutputs(torch.empty(0), images.labels, metrics, recorded_images=recorded)
         sweep = cls(context, spec, compressor, planned, unmeasured, metric, executor or Executor(), 0, notes)

@@ -121,10 +121,7 @@ def mean_interval(
 
 
 def ratio_interval(
-    num_samples: int,
-    sums: tuple[float, float],
-    products: tuple[float, float, float],
-    confidence: float = 0.95,
+    num_samples: int, sums: tuple[float, float], products: tuple[float, float, float], confidence: float = 0.95
 ) -> Interval:
     """Interval of mean(e) / mean(s) for positive s and e that cannot be negative, on the log scale.
 

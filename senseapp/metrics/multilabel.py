@@ -15,16 +15,7 @@ from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import kl_terms, powers
-from senseapp.metrics.records import (
-    HARM,
-    SHARE,
-    SMOOTHED,
-    UNCHANGED,
-    RowMetric,
-    of_divergence,
-    of_lost_share,
-    of_rise,
-)
+from senseapp.metrics.records import HARM, SHARE, SMOOTHED, UNCHANGED, RowMetric, of_divergence, of_lost_share, of_rise
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -51,10 +51,7 @@ def predictions_of(scores: Tensor, most_bytes: int | None) -> Columns:
     if bool(kept.isnan().any()) or bool(scores.isnan().any()):
         classes = classes.masked_fill(scores.isnan().any(1), VOID)
     return Columns(
-        parts={
-            "classes": classes.byte(),
-            "log_probabilities": kept.float().log_softmax(1).transpose(1, 2).contiguous(),
-        }
+        parts={"classes": classes.byte(), "log_probabilities": kept.float().log_softmax(1).transpose(1, 2).contiguous()}
     )
 
 

@@ -68,12 +68,7 @@ class ProofImages:
 
 
 def curves_and_others(
-    load: Callable[[int | None, int], ImageSet],
-    wanted: int | None,
-    seed: int,
-    *,
-    measured: int,
-    made_up: bool = False,
+    load: Callable[[int | None, int], ImageSet], wanted: int | None, seed: int, *, measured: int, made_up: bool = False
 ) -> tuple[ImageSet, ImageSet]:
     """Return the images that the curves of a run were measured on, and others of the same set; these may be too few.
 

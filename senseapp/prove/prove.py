@@ -63,12 +63,7 @@ def validate(
 
 
 def prove(
-    evaluator: ScheduleEvaluator,
-    schedule: Schedule,
-    *,
-    repair: bool,
-    adapting: Adapting = "off",
-    veto: bool = True,
+    evaluator: ScheduleEvaluator, schedule: Schedule, *, repair: bool, adapting: Adapting = "off", veto: bool = True
 ) -> Proof:
     """Apply ``schedule`` and measure it on the proof images, with and without repair, beside a uniform schedule.
 

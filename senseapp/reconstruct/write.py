@@ -161,9 +161,7 @@ def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: 
         sizes = {path.name.removeprefix(plain.stem): path.stat().st_size for path in files}
     before = len(_serialized(_separate_state(dense), plain.suffix))
     return replace(
-        validation,
-        files=sizes,
-        sizes=validation.sizes | {"file_bytes": (float(before), float(sizes[plain.suffix]))},
+        validation, files=sizes, sizes=validation.sizes | {"file_bytes": (float(before), float(sizes[plain.suffix]))}
     )
 
 

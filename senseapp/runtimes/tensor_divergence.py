@@ -82,11 +82,7 @@ def _difference(pair: Pair, mine: Mapping[str, Array], other: Mapping[str, Array
 
 
 def tensor_divergence(
-    reference: bytes,
-    candidate: bytes,
-    images: tuple[Tensor, Tensor],
-    *,
-    progress: Callable[[str], None],
+    reference: bytes, candidate: bytes, images: tuple[Tensor, Tensor], *, progress: Callable[[str], None]
 ) -> TensorDivergence | None:
     """Return how far matched tensors of two files differ; None where few can be matched, or none can be run.
 
@@ -138,10 +134,7 @@ def _by_name(ours: _Values, theirs: _Values) -> list[Pair]:
 
 
 def _in_order(
-    ours: _Values,
-    mine: Sequence[tuple[object, NodeProto]],
-    theirs: _Values,
-    others: Sequence[tuple[object, NodeProto]],
+    ours: _Values, mine: Sequence[tuple[object, NodeProto]], theirs: _Values, others: Sequence[tuple[object, NodeProto]]
 ) -> list[Pair]:
     keys = [key for key, _ in mine], [key for key, _ in others]
     matched = SequenceMatcher(a=keys[0], b=keys[1], autojunk=False).get_matching_blocks()

@@ -62,11 +62,7 @@ class DeliverTask(EvaluatorTask[Delivery]):
         """Return the task that proves the schedule with this adaptation."""
         assert self.schedule is not None
         return Verification(
-            run_id=self.run_id,
-            schedule=self.schedule,
-            repair=self.repair,
-            adapting=adapting,
-            other=self.other,
+            run_id=self.run_id, schedule=self.schedule, repair=self.repair, adapting=adapting, other=self.other
         )
 
     def make(self, evaluator: ScheduleEvaluator, context: TaskContext, *, others: bool = True) -> Delivery:

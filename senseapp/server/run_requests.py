@@ -79,12 +79,7 @@ def read_times(
 
 
 def solve_schedule(
-    folder: Path,
-    budget: ResourceBudget,
-    method: str,
-    limits: Limits,
-    gamma: float,
-    groups: tuple[CoupledGroup, ...],
+    folder: Path, budget: ResourceBudget, method: str, limits: Limits, gamma: float, groups: tuple[CoupledGroup, ...]
 ) -> Schedule:
     """Choose the levels of a run; its results stay in memory for the next request, as reading takes longest."""
     from senseapp.solve.trade_off import schedule_for  # loads scipy's solvers

@@ -184,11 +184,7 @@ def make_schedule(
 
 
 def mixed_schedule(
-    first: RunResult,
-    second: RunResult,
-    *,
-    budget: ResourceBudget,
-    limits: Mapping[str, Limits] | None = None,
+    first: RunResult, second: RunResult, *, budget: ResourceBudget, limits: Mapping[str, Limits] | None = None
 ) -> Schedule:
     """Return for each layer no compression, a level of either, or both, with the least summed damage.
 

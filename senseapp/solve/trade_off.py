@@ -208,10 +208,7 @@ def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
 
 
 def _point(
-    problem: Problem,
-    target: float,
-    solve: Callable[[Problem], Mapping[str, Choice]],
-    groups: Sequence[CoupledGroup],
+    problem: Problem, target: float, solve: Callable[[Problem], Mapping[str, Choice]], groups: Sequence[CoupledGroup]
 ) -> TradeOffPoint | None:
     kind = problem.kind
     try:

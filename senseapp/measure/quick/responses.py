@@ -201,12 +201,7 @@ class WeightResponses(Responses):
 
 
 def inner_products(
-    sweep: Sweep,
-    responses: Responses,
-    recorder: Recorder,
-    output: Tensor,
-    calls: Calls,
-    vectors: Sequence[Tensor],
+    sweep: Sweep, responses: Responses, recorder: Recorder, output: Tensor, calls: Calls, vectors: Sequence[Tensor]
 ) -> dict[Key, Tensor]:
     """Return v·δz of each key with observed calls, (N, directions), for directions v and the change δz of the output.
 

@@ -69,8 +69,7 @@ def _measured(sweep: Sweep, keys: Iterable[Key], images: Tensor) -> dict[Key, fl
     name, span = context.task.divergence, (0, len(images))
     where = {item.target.layer: index for index, item in enumerate(sweep.planned)}
     jobs = sorted(
-        (MeasurementJob(index=where[layer], level=level, span=span) for layer, level in keys),
-        key=lambda job: job.index,
+        (MeasurementJob(index=where[layer], level=level, span=span) for layer, level in keys), key=lambda job: job.index
     )
     checked = sweep.spec.mode != "quick" or bool(context.replay_obstacle)  # exact runs have checked all their images
     if not checked:

@@ -35,10 +35,7 @@ _OF_RUNTIME = (
         "computes in integers, which a float network cannot be measured through. Bring the float file that this one "
         "was quantized from, or quantize it with Q/DQ nodes (QuantFormat.QDQ).",
     ),
-    (
-        ("NBits", "Bnb4", "QMoE"),
-        "stores weights in a few bits. Bring the float file that this one was quantized from.",
-    ),
+    (("NBits", "Bnb4", "QMoE"), "stores weights in a few bits. Bring the float file that this one was quantized from."),
     (
         ("",),
         "is one of onnxruntime's own operators, which its optimisers write. Bring the file as it was before it was "

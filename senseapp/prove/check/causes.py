@@ -22,12 +22,7 @@ Change = Callable[[Tensor], Tensor]
 
 
 def likely_causes(
-    judged: Judgement,
-    candidate: Network,
-    preprocessing: Preprocessing,
-    *,
-    task: Task,
-    names: Sequence[str],
+    judged: Judgement, candidate: Network, preprocessing: Preprocessing, *, task: Task, names: Sequence[str]
 ) -> tuple[str, ...]:
     """Return in sentences what a candidate that answers much otherwise most likely does.
 

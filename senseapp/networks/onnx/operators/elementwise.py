@@ -170,13 +170,7 @@ _RANGES: dict[int, tuple[int, int]] = {
 
 @operator("QuantizeLinear")
 def _quantize(
-    x: Tensor,
-    scale: Tensor,
-    zero: Tensor | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
+    x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
 ) -> Tensor:
     own = torch.iinfo(torch.uint8 if zero is None or zero.is_floating_point() else zero.dtype)
     scaled = x / _along(scale, x, axis, block_size)
