@@ -1,8 +1,10 @@
 """Differentiable passes that record the inputs, outputs and gradients of watched layers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import version_of
 from senseapp.metrics.predictions import tensors_in
-from senseapp.networks.trace import map_tensors
+from senseapp.networks.trace import CallTrace, map_tensors
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -48,16 +50,22 @@ class LayerCall:
 
 Calls: TypeAlias = dict[str, list[LayerCall]]
 """Calls by the dotted name of the module, in call order."""
+_AFFINE = (nn.Identity, nn.Dropout, nn.BatchNorm2d)
+_NONE: Mapping[str, Sequence[nn.Module]] = MappingProxyType({})
 
 
 class Recorder:
     """Records watched modules during differentiable passes; copies arguments that the model writes into later.
 
-    Gradients are those at the output, or with ``inputs`` at the input.
+    Gradients are those at the output, or with ``inputs`` at the input. Of a module of ``after`` (see
+    :func:`activations_after`) output and gradients are those of the last of its modules.
     """
 
-    def __init__(self, modules: dict[str, nn.Module], *, inputs: bool) -> None:
+    def __init__(
+        self, modules: dict[str, nn.Module], *, inputs: bool, after: Mapping[str, Sequence[nn.Module]] = _NONE
+    ) -> None:
         self._modules = modules
+        self._after = after
         self._inputs = inputs
         self._copied: set[str] = set()
         self._calls: Calls = {}
@@ -110,6 +118,7 @@ class Recorder:
                 if self._inputs:
                     handles.append(module.register_forward_pre_hook(self._branch(name), with_kwargs=False))
                 handles.append(module.register_forward_hook(self._keep(name), with_kwargs=True))
+            handles += [chain[-1].register_forward_hook(self._pass_on(name)) for name, chain in self._after.items()]
             yield
         finally:
             for handle in handles:
@@ -142,8 +151,18 @@ class Recorder:
                 begun = _graph_begins(result)
                 output = map_tensors(output, lambda tensor: begun if tensor is result else tensor)
                 result = begun
-            self._catch(result, name, call.gradients)
+            if name not in self._after:
+                self._catch(result, name, call.gradients)
             return output
+
+        return hook
+
+    def _pass_on(self, name: str) -> Any:
+        def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+            if (calls := self._calls.get(name)) and isinstance(output, Tensor):
+                calls[-1].output = output.detach()
+                calls[-1].versions = calls[-1].versions_now()
+                self._catch(output, name, calls[-1].gradients)
 
         return hook
 
@@ -158,6 +177,31 @@ class Recorder:
         if tensor.requires_grad:  # False where the model itself disables gradients
             # A hook belongs to the value at its registration, whatever is written into the tensor later.
             tensor.register_hook(catch)  # type: ignore[no-untyped-call]
+
+
+def activations_after(trace: CallTrace, model: nn.Module, names: Iterable[str]) -> dict[str, tuple[nn.Module, ...]]:
+    """Return the modules, up to an activation, through which alone the output of each module of ``names`` passes.
+
+    All are called once, multiply by no weights, and keep the shape. A response after them has their nonlinearity.
+    """
+    layers = {parameter.rpartition(".")[0] for parameter, use in trace.uses.items() if use.macs}
+    counts, wanted = Counter(call.module for call in trace.calls), set(names)
+    found = dict[str, tuple[nn.Module, ...]]()
+    for call in trace.calls:
+        chain, last = list[nn.Module](), call
+        while call.module in wanted and last.after < len(trace.calls) and counts[last.module] == 1:
+            reader = trace.calls[last.after]
+            is_only = reader.passes_on or last.last_needed <= reader.end
+            is_alike = reader.source == last.index and reader.output_shape == call.output_shape
+            holds = any(f"{each}.".startswith(f"{reader.module}.") for each in layers)
+            if not (reader.alone and is_only and is_alike) or holds or counts[reader.module] > 1:
+                break
+            chain, last = [*chain, model.get_submodule(reader.module)], reader
+        while chain and type(chain[-1]) in _AFFINE:  # the inner products are the same without it
+            chain.pop()
+        if chain:
+            found[call.module] = tuple(chain)
+    return found
 
 
 def _graph_begins(value: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from senseapp.compressions.base import Applied, ChannelCompressor, Prepared, Tar
 from senseapp.core.errors import MeasurementFailed
 from senseapp.measure.accumulation import Key
 from senseapp.measure.plan import precision_context
-from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
+from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder, activations_after
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.predictions import tensors_in
 from senseapp.networks.profile import CONVOLUTIONS
@@ -35,6 +35,7 @@ class Responses(ABC):
     def __init__(self, names: Iterable[str], model: nn.Module, trace: CallTrace) -> None:
         assert trace.batch_size == 1
         self.watched = {name: model.get_submodule(name) for name in names}
+        self.after = {} if self.at_inputs else activations_after(trace, model, self.watched)
         self._single: dict[str, list[tuple[int, ...]]] = {name: [] for name in self.watched}  # shapes for one image
         for call in trace.calls:
             if call.module in self.watched:
@@ -154,7 +155,7 @@ class ChannelResponses(Responses):
 
 
 class WeightResponses(Responses):
-    """Reruns each layer with compressed weights (and inputs) on its recorded inputs."""
+    """Reruns each layer, and an activation after it, with compressed weights (and inputs) on its recorded inputs."""
 
     at_inputs = False
 
@@ -197,7 +198,10 @@ class WeightResponses(Responses):
             yield changed
 
     def _rerun(self, name: str, call: LayerCall) -> Tensor:
-        return next(tensors_in(self.watched[name](*call.args, **call.kwargs)))
+        output = next(tensors_in(self.watched[name](*call.args, **call.kwargs)))
+        for module in self.after.get(name, ()):
+            output = module(output)
+        return output
 
 
 def inner_products(

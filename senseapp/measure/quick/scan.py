@@ -5,7 +5,8 @@ its output, of the inner product of the model's output with a direction v. Then 
 change δz of the model's output. A few directions per image, chosen by the task, give its divergence: for class scores
 (see :mod:`senseapp.tasks.directions`) the KL, in nats, which for small changes is the Gauss-Newton
 estimate ½ δzᵀ F δz, and for large ones saturates as the KL of the softmax does. Positions are summed before squaring.
-Cost: one forward, a backward pass for each direction, and one forward of each layer per level.
+Where an activation alone reads what a layer returns, r and g are taken after it: its nonlinearity is exact. Cost: one
+forward, a backward pass for each direction, and one forward of each layer per level.
 
 First-order estimates miss units that become active: large estimates are limited to the largest divergence possible on
 these images, and replaced by true passes over a few of them (see :mod:`senseapp.measure.quick.true_passes`).
@@ -185,7 +186,7 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     """Yield changes by image after the first pass and at the end, and whether these are all of the images."""
     responses = _responses(sweep)
     prepared.update(responses.prepare([item.target for item in sweep.planned], sweep.spec.levels))
-    recorder = Recorder(responses.watched, inputs=responses.at_inputs)
+    recorder = Recorder(responses.watched, inputs=responses.at_inputs, after=responses.after)
     stop = num_images(sweep)
     task = sweep.context.task
     shape = task.output(sweep.context.trace.output).shape[1:]

@@ -53,26 +53,29 @@ def _by_key(items: list[LayerMeasurement], metric: str = "kl") -> dict[tuple[str
 
 
 class Linear(nn.Sequential):
-    """Linear in its weights, three classes: two directions know everything about the scores."""
+    """Linear but for an ``activation``, three classes: two directions know everything about the scores."""
 
-    def __init__(self, classes: int = 3) -> None:
-        super().__init__(nn.Conv2d(3, WIDTH, 3, padding=1), nn.Flatten(), nn.Linear(WIDTH * PIXELS**2, classes))
+    def __init__(self, classes: int = 3, activation: nn.Module | None = None) -> None:
+        between = () if activation is None else (nn.BatchNorm2d(WIDTH), activation)
+        readout = nn.Linear(WIDTH * PIXELS**2, classes)
+        super().__init__(nn.Conv2d(3, WIDTH, 3, padding=1), *between, nn.Flatten(), readout)
 
 
 @pytest.mark.parametrize(
-    ("compression", "levels"),
+    ("compression", "levels", "activation"),
     [
-        (SparsityConfig(), (0.3, 0.6, 0.95)),
-        (QuantizationConfig(), (8, 4, 2)),
-        (QuantizationConfig(activations=True), (8, 4, 2)),
-        (PruningConfig(), (0.2, 0.5)),
+        (SparsityConfig(), (0.3, 0.6, 0.95), None),
+        (SparsityConfig(), (0.3, 0.6, 0.95), nn.ReLU6(inplace=True)),
+        (QuantizationConfig(), (8, 4, 2), None),
+        (QuantizationConfig(), (8, 4, 2), nn.Hardswish()),
+        (QuantizationConfig(activations=True), (8, 4, 2), None),
+        (PruningConfig(), (0.2, 0.5), None),
     ],
-    ids=["sparsity", "quantization", "activations", "pruning"],
 )
-def test_on_a_linear_network_estimates_are_measurements(
-    compression: CompressionConfig, levels: tuple[float, ...]
+def test_on_a_network_that_is_linear_after_an_activation_estimates_are_measurements(
+    compression: CompressionConfig, levels: tuple[float, ...], activation: nn.Module | None
 ) -> None:
-    sweep = _sweep(Linear(), compression, levels)
+    sweep = _sweep(Linear(activation=activation), compression, levels)
     estimates, measured = list(quick_scan(sweep)), list(sweep.measure())
     for metric in ("kl", "loss"):
         assert _by_key(estimates, metric).keys() == _by_key(measured, metric).keys()
