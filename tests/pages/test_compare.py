@@ -115,7 +115,7 @@ def test_the_promise_of_results_holds_here_and_in_the_link(app, backend: Backend
         found = Delivery(candidates=(a_judged_candidate(4, 500, metric="top1"),))
         backend.store.folder(run_id).save("first", found)
     open_page(app, "pages/results.py", run=pair[0])
-    app.toggle(key=f"results.promised.{pair[0]}").set_value(True).run()
+    app.toggle(key=f"promised.{pair[0]}").set_value(True).run()
     open_compare(app, *pair[:runs])
     assert texts(app).count("Keep the original") == runs
     assert in_url(app, "promised") == ["yes"]

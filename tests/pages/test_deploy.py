@@ -30,7 +30,7 @@ def test_the_button_puts_it_in_the_queue_with_what_was_chosen(app, task: Deliver
     open_page(app, PAGE, run=run_id)
     app.button_group(key=f"form.{run_id}").set_value("int8")
     app.number_input(key=f"schedule.deploy_batch.{run_id}").set_value(4)
-    app.button_group(key=f"schedule.tolerated.{run_id}").set_value(0.02)
+    app.button_group(key=f"tolerated.{run_id}").set_value(0.02)
     app.button_group(key=f"adapt.{run_id}").set_value("minutes").run()  # one control for proof and file
     app.button(key=f"schedule.deploy.{run_id}").click().run()
     assert not app.exception

@@ -215,7 +215,7 @@ def test_another_loss_chooses_among_measured_files_and_others_can_be_looked_for(
 ) -> None:
     recommend(backend, finished_run)
     open_page(app, RESULTS, run=finished_run)
-    control = app.segmented_control(key=f"results.tolerated.{finished_run}")
+    control = app.segmented_control(key=f"tolerated.{finished_run}")
     assert (control.label, control.options) == ("Tolerable loss (points)", ["0.2", "0.5", "1", "2", "5"])
     control.set_value(0.002).run()
     assert not app.exception
