@@ -228,11 +228,30 @@ def test_another_loss_chooses_among_measured_files_and_others_can_be_looked_for(
     assert service.work.progress(task).state is RunState.QUEUED
 
 
+def test_before_a_run_was_searched_the_page_says_why_and_offers_a_first_search(
+    app: AppTest, finished_run, backend, monkeypatch
+) -> None:
+    backend.store.folder(finished_run).save("first", Delivery(candidates=(a_candidate("int8", metric="top1"),)))
+    open_page(app, RESULTS, run=finished_run)
+    key, waits = f"recommendation.start.{finished_run}", "so it was not started by itself."
+    assert app.button(key=key).label.startswith("Search within this loss (")
+    assert waits not in texts(app)
+    monkeypatch.setattr(backend.speeds, "follows", lambda *_: "file")  # as where the search is too long to follow
+    assert f"The search of a schedule takes {app.button(key=key).label.partition('(')[2][:-1]} here, {waits}" in texts(
+        app.run()
+    )
+    recommend(backend, finished_run)
+    app.segmented_control(key=f"tolerated.{finished_run}").set_value(0.002).run()
+    assert app.button(key=key).label.startswith("Search again within this loss (")
+    assert waits not in texts(app)
+
+
 def test_the_schedule_page_begins_with_what_is_recommended_and_its_proof(app: AppTest, finished_run, backend) -> None:
     recommend(backend, finished_run)
     open_page(app, SCHEDULE, run=finished_run)
     assert app.slider(key=f"schedule.target.{finished_run}").value == 37
     assert "check_circle: **Measured**" in texts(app)
+    assert "A starting point" not in texts(app)
 
 
 @pytest.mark.parametrize("bits", [5.3, 11.0], ids=["as measured", "some layers in float"])

@@ -44,6 +44,7 @@ def test_the_target_moves_the_figures_at_once_and_the_classic_rule_has_a_gamma(
     schedule: AppTest, finished_run: str
 ) -> None:
     assert "100 % → 49" in texts(schedule)
+    assert "A starting point, not a recommendation: move the target to what you need." in texts(schedule)
     schedule.slider(key=f"schedule.target.{finished_run}").set_value(70).run()
     assert "100 % → 29" in texts(schedule)
     assert "Predicted changed answers" in texts(schedule)
