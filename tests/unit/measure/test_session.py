@@ -1,6 +1,7 @@
 """A run from its settings to its result, on the demo that ships with the project."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,6 +63,16 @@ def test_the_result_knows_how_it_was_made(outcome: tuple[Session, list[LayerMeas
     assert 0 < session.predicted_seconds() < math.inf
     assert all(-1 <= value <= 1 for value in result.agreement.values())
     assert result.agreement
+
+
+def test_the_note_on_corrected_estimates_stands_only_while_one_is_shown(
+    outcome: tuple[Session, list[LayerMeasurement], RunResult],
+) -> None:
+    session, measurements, whole = outcome
+    estimates = [replace(item, images_passed=3) for item in whole.estimates]
+    note = "were replaced by measurements on 3 images."
+    assert any(note in each for each in session.result(measurements[:1], estimates).notes)
+    assert not any(note in each for each in session.result(measurements, estimates).notes)
 
 
 def test_json_gives_the_same_result_back(outcome: tuple[Session, list[LayerMeasurement], RunResult]) -> None:
