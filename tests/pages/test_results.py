@@ -166,7 +166,8 @@ def test_the_report_of_a_run_can_be_downloaded(results: AppTest, finished_run: s
 
 def test_a_link_is_made_and_taken_back_on_results(results: AppTest, finished_run: str, service: Service) -> None:
     results.button_group(key=f"results.level.{finished_run}").set_value(0.75).run()
-    assert "change nothing" in texts(results)
+    assert "a view of this run in which nothing can be changed" in texts(results)
+    assert "This does not protect the run. There is no login here: everybody who opens this server" in texts(results)
     results.button(key=f"runs.share.{finished_run}").click().run()
     link = service.run(finished_run).link
     assert f"results?run={link}&show-layers=yes&level=0.75" in results.code[0].value  # others see the views as they are

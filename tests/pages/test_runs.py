@@ -235,17 +235,20 @@ def test_a_home_that_cannot_be_used_is_said_on_every_page(monkeypatch: pytest.Mo
     assert not app.exception
 
 
-def test_runs_are_sorted_by_their_smallest_file(app: AppTest, service: Service, backend: Backend) -> None:
-    original = some_figures(0.0, 1.0, 4000)
-    for size in (3000, 1000, 0):
+def test_runs_are_sorted_by_what_their_best_file_saves_of_its_own_network(
+    app: AppTest, service: Service, backend: Backend
+) -> None:
+    for size, whole in ((3000, 12000), (1000, 2000), (0, 0)):
         run_id = finish(service, backend, RunSpec())
         service.rename(run_id, f"file of {size}")
         if size:
-            file = a_candidate("int8", size=size, share=0.5, lost=0.0, metric="top1", original=original)
+            file = a_candidate(
+                "int8", size=size, share=0.5, lost=0.0, metric="top1", original=some_figures(0.0, 1.0, whole)
+            )
             backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
     open_page(app, PAGE)
     assert list(app.dataframe[0].value["title"]) == ["file of 0", "file of 1000", "file of 3000"]  # the newest first
-    app.button_group(key="order.runs").set_value("Smallest file first").run()
+    app.button_group(key="order.runs").set_value("Most saved first").run()
     table = app.dataframe[0].value
-    assert list(table["title"]) == ["file of 1000", "file of 3000", "file of 0"]
-    assert list(table["saved"])[:2] == [75.0, 25.0]
+    assert list(table["title"]) == ["file of 3000", "file of 1000", "file of 0"]
+    assert list(table["saved"])[:2] == [75.0, 50.0]
