@@ -134,7 +134,7 @@ def bound(scope: str, name: str, form: Form[T], usual: T, *, key: str = "") -> d
     key = key or f"{name}.{scope}"
     texts, known = session().addressed.setdefault(scope, {}), session().bound.setdefault(scope, {})
     visit, (drawn, before) = this_visit(), known.get(name, (None, None))
-    is_first = all(number != visit.number for number, _ in known.values())
+    is_first = texts and all(number != visit.number for number, _ in known.values())
     if is_first and not visit.went_back and not any(other in st.query_params for other in known):
         write_address(scope, texts)  # a link without any of the settings leaves those of this session as they are
     linked = st.query_params.get(name, "") if _is_here(scope) else texts.get(name, "")
