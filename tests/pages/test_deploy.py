@@ -89,9 +89,7 @@ def test_what_loses_too_much_or_does_not_pay_is_said(app, task: DeliverTask, bac
 
 
 @pytest.mark.parametrize(("goal", "form"), first_of([("smaller", "float"), ("faster", "quickest")]))
-def test_the_form_of_a_schedule_of_bits_follows_the_goal(
-    app, service: Service, backend: Backend, goal: Goal, form: str
-) -> None:
+def test_the_form_of_a_schedule_of_bits_follows_the_goal(app, service, backend, goal: Goal, form: str) -> None:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(2, 4, 8)), goal=goal)
     run_id = finish(service, backend, spec)
     open_page(app, PAGE, run=run_id)

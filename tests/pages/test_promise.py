@@ -50,9 +50,7 @@ def test_a_file_stands_with_its_bound_and_a_promise_offers_those_that_keep_it(ap
     assert not warnings(app)
 
 
-def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(
-    app: AppTest, finished_run, service: Service, backend: Backend
-) -> None:
+def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(app, finished_run, service, backend) -> None:
     keep(backend, finished_run, KEY, a_file(4))
     open_page(app, RESULTS, run=finished_run, promised="yes", **{"show-files": "yes"})
     assert not app.exception
