@@ -19,7 +19,7 @@ with st.container(gap="xsmall"):  # so that the answer is in sight
     if record.state is not RunState.DONE:
         stopped(record)
     result = require_result(record)
-    with beside_title:
-        result_actions(record, result)
     answer_block(record, result)
+    with beside_title:  # of what was asked for in the block of the answer
+        result_actions(record, result)
     folded_sections(record, result)

@@ -170,7 +170,7 @@ class Session:
         """Return the result from measurements and estimates."""
         final, guessed = latest(measurements), latest(estimates)
         failed = sum(item.status is Status.FAILED for item in final)
-        notes = (*self.notes, *correction_note(guessed))
+        notes = (*self.notes, *correction_note(latest((*guessed, *final))))
         notes += (f"{failed} measurements failed; their rows give the reason.",) if failed else ()
         context = self.sweep.context
         passes = PassSettings(

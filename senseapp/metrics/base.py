@@ -368,7 +368,7 @@ class Metric:
     def interval_text(self, low: float, high: float) -> str:
         """Return an interval in the unit of :meth:`change_text`: ``7.4 to 8.6``."""
         if self.as_answers:
-            return " to ".join(map(self._of_hundred, (low, high))).replace("over", ">")
+            return " to ".join(map(self._of_hundred, (low, high)))
         return " to ".join(number_text(self.factor * end, digits=self.digits) for end in (low, high))
 
     def in_answers(self, known: tuple[tuple[float, float], ...], counted: str) -> Metric:

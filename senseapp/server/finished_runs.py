@@ -17,6 +17,7 @@ from senseapp.records.deployment import MODEL_FILES
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
+from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.access import Uploads, check_run_room
 from senseapp.server.backend import SHORT_SECONDS
@@ -199,6 +200,14 @@ class Work(Uploads):
         """Return the predicted seconds of the recommendation for a run with this result, beside what else runs now."""
         steps = self._backend.speeds.task_steps(result, with_schedule=True, load=MACHINE_LOAD.slowdown())
         return sum(step.seconds for step in steps)
+
+    def search_is_long(self, result: RunResult) -> bool:
+        """Return whether a run like this ends with a file of the original, as the search of a schedule is too long."""
+        return self._backend.speeds.follows(result.spec, result.profile, result.num_samples) == "file"
+
+    def was_searched(self, run_id: str) -> bool:
+        """Return whether a search of a schedule, within any loss, has ended."""
+        return bool(self._folder(run_id).records(Recommendation))
 
     def solved(
         self,

@@ -1,7 +1,6 @@
 """The Analyze page: filled in, forgiving, and quick to start."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -129,9 +128,7 @@ def test_what_saves_nothing_in_a_file_that_runs_is_said_before_the_run(analyze: 
 
 
 @pytest.mark.parametrize("goal", ["faster", "look"])
-def test_the_goal_chooses_what_is_measured(
-    analyze: AppTest, another_app: Callable[[], AppTest], service: Service, goal: Goal
-) -> None:
+def test_the_goal_chooses_what_is_measured(analyze: AppTest, another_app, service, goal: Goal) -> None:
     analyze.radio(key="analyze.goal").set_value(goal).run()
     assert dict(analyze.query_params) == {"goal": goal}  # the rest follows from it
     linked = another_app()
@@ -189,9 +186,7 @@ def test_the_library_is_searched_and_one_network_picked(analyze: AppTest, servic
     assert started(service).data.kind == "random"
 
 
-def test_popular_networks_are_there_at_once_and_those_that_work_offline(
-    analyze: AppTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_popular_networks_are_there_at_once_and_those_that_work_offline(analyze: AppTest, monkeypatch) -> None:
     monkeypatch.setattr(checkpoint, "_weights_here", lambda: frozenset({"timm/resnet18.a1_in1k"}))
     analyze.button_group(key="analyze.model.source").set_value("Library").run()
     assert analyze.radio(key="analyze.model.library.entry").label == "Popular networks first"
@@ -269,9 +264,7 @@ def test_a_server_folder_outside_the_roots_is_refused(analyze: AppTest, tmp_path
     assert analyze.button(key="analyze.run").disabled
 
 
-def test_a_full_queue_is_one_sentence_and_the_page_stays(
-    analyze: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_queue_is_one_sentence_and_the_page_stays(analyze: AppTest, service, monkeypatch) -> None:
     monkeypatch.setattr(service._backend.runner, "_max_queue", 0)
     analyze.button(key="analyze.run").click().run()
     assert "At most 0 runs may wait" in analyze.error[0].value

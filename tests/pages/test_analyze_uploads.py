@@ -3,7 +3,6 @@
 import io
 import json
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -138,9 +137,7 @@ def without_head() -> bytes:
     return file.getvalue()
 
 
-def test_a_checkpoint_without_classifier_is_measured_only_when_that_is_wanted(
-    analyze: AppTest, service: Service
-) -> None:
+def test_a_checkpoint_without_classifier_is_measured_only_when_that_is_wanted(analyze: AppTest, service) -> None:
     upload_checkpoint(analyze, "features.pth", without_head())
     assert selects(analyze)[0].options[0] == "timm/resnet10t · all fits, the classifier is missing"
     assert "those of timm/resnet10t without its classifier" in analyze.warning[0].value
@@ -209,9 +206,7 @@ def test_another_file_takes_the_place_of_one_that_no_run_reads(analyze: AppTest,
     assert analyze.file_uploader
 
 
-def test_the_files_of_a_run_are_there_when_its_settings_are_used_again(
-    analyze: AppTest, service: Service, tmp_path: Path
-) -> None:
+def test_the_files_of_a_run_are_there_when_its_settings_are_used_again(analyze: AppTest, service, tmp_path) -> None:
     upload_images(analyze, "first.zip", archive(class_files(CLASSES, each=1)))
     analyze.button(key="analyze.run").click().run()
     service.inputs.discard_upload(Path(started(service).data.path))
@@ -293,9 +288,7 @@ def test_two_last_uploads_of_one_name_are_two_options(analyze: AppTest, service:
     assert Path(started(service).data.path) == first
 
 
-def test_a_reload_finds_an_upload_and_a_run_offers_it(
-    analyze: AppTest, another_app: Callable[[], AppTest], service: Service, backend: Backend
-) -> None:
+def test_a_reload_finds_an_upload_and_a_run_offers_it(analyze: AppTest, another_app, service, backend) -> None:
     upload_images(analyze, "mine.zip", archive(class_files()))
     query = dict(analyze.query_params)
     assert str(backend.home) not in str(query)

@@ -68,9 +68,7 @@ def test_two_runs_of_a_link_are_compared_and_a_layer_is_picked_in_both(app: AppT
     assert "rank 1, measured" not in texts(app)
 
 
-def test_runs_that_judge_in_different_ways_show_the_file_to_take_of_each(
-    app: AppTest, pair: list[str], backend: Backend
-) -> None:
+def test_runs_that_judge_in_different_ways_show_the_file_to_take_of_each(app, pair, backend) -> None:
     original = some_figures(0.0, 1.0, 4000)
     files = [
         a_candidate("int8", size=size, share=0.5, lost=0.004, metric=metric, original=original)
@@ -115,7 +113,7 @@ def test_the_promise_of_results_holds_here_and_in_the_link(app, backend: Backend
         found = Delivery(candidates=(a_judged_candidate(4, 500, metric="top1"),))
         backend.store.folder(run_id).save("first", found)
     open_page(app, "pages/results.py", run=pair[0])
-    app.toggle(key=f"results.promised.{pair[0]}").set_value(True).run()
+    app.toggle(key=f"promised.{pair[0]}").set_value(True).run()
     open_compare(app, *pair[:runs])
     assert texts(app).count("Keep the original") == runs
     assert in_url(app, "promised") == ["yes"]
@@ -162,9 +160,7 @@ def test_a_run_without_both_asks_for_a_second(app: AppTest, service: Service) ->
     assert not charts(app)
 
 
-def test_layers_without_a_counterpart_are_named_with_the_reason(
-    app: AppTest, service: Service, backend: Backend, pair: list[str]
-) -> None:
+def test_layers_without_a_counterpart_are_named_with_the_reason(app, service, backend, pair) -> None:
     pruning = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
     open_compare(app, pair[0], finish(service, backend, pruning))
     assert "5 layers matched by name · 1 without a value in B" in texts(app)
@@ -190,9 +186,7 @@ def test_ticked_runs_lead_here(app: AppTest, service: Service, pair: list[str]) 
     assert "A and B rank" in texts(app)
 
 
-def test_layers_of_different_networks_are_not_compared_and_that_is_said(
-    app: AppTest, service: Service, pair: list[str]
-) -> None:
+def test_layers_of_different_networks_are_not_compared_and_that_is_said(app, service, pair) -> None:
     strangers = service.import_csv("published", TABLE.replace("conv", "other").replace("fc", "head").encode())
     open_compare(app, pair[0], strangers)
     assert "different networks" in texts(app)

@@ -30,7 +30,7 @@ def test_the_button_puts_it_in_the_queue_with_what_was_chosen(app, task: Deliver
     open_page(app, PAGE, run=run_id)
     app.button_group(key=f"form.{run_id}").set_value("int8")
     app.number_input(key=f"schedule.deploy_batch.{run_id}").set_value(4)
-    app.button_group(key=f"schedule.tolerated.{run_id}").set_value(0.02)
+    app.button_group(key=f"tolerated.{run_id}").set_value(0.02)
     app.button_group(key=f"adapt.{run_id}").set_value("minutes").run()  # one control for proof and file
     app.button(key=f"schedule.deploy.{run_id}").click().run()
     assert not app.exception
@@ -89,9 +89,7 @@ def test_what_loses_too_much_or_does_not_pay_is_said(app, task: DeliverTask, bac
 
 
 @pytest.mark.parametrize(("goal", "form"), first_of([("smaller", "float"), ("faster", "quickest")]))
-def test_the_form_of_a_schedule_of_bits_follows_the_goal(
-    app, service: Service, backend: Backend, goal: Goal, form: str
-) -> None:
+def test_the_form_of_a_schedule_of_bits_follows_the_goal(app, service, backend, goal: Goal, form: str) -> None:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(2, 4, 8)), goal=goal)
     run_id = finish(service, backend, spec)
     open_page(app, PAGE, run=run_id)

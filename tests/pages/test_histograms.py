@@ -1,10 +1,8 @@
 """The Histograms tab: ask, wait, look, pick."""
 
-import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import MeasurementFailed
-from senseapp.server.backend import Backend
 from senseapp.server.run_tasks import HistogramTask
 from senseapp.server.service import Service
 from senseapp.store.run_folder import RunFolder
@@ -20,9 +18,7 @@ def open_tab(app: AppTest, run_id: str) -> AppTest:
     return app.run()
 
 
-def test_a_histogram_is_asked_for_and_its_failure_told(
-    app: AppTest, finished_run: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_histogram_is_asked_for_and_its_failure_told(app, finished_run, backend, monkeypatch) -> None:
     def refuse(task: HistogramTask, folder: RunFolder, **_: object) -> None:
         raise MeasurementFailed("The layer never ran.")
 
@@ -38,9 +34,7 @@ def test_a_histogram_is_asked_for_and_its_failure_told(
     assert app.button(key=f"histogram.start.{finished_run}").label == "Try again"
 
 
-def test_a_made_histogram_is_shown_with_its_numbers(
-    app: AppTest, finished_run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_made_histogram_is_shown_with_its_numbers(app, finished_run, monkeypatch) -> None:
     monkeypatch.setattr(HistogramTask, "outcome", lambda task, folder: a_histogram())
     open_tab(app, finished_run)
     assert not app.exception

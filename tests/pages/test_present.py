@@ -66,9 +66,7 @@ def test_of_many_layers_those_that_lose_most_are_shown(app: AppTest, service, ba
     assert not any(each.value.startswith("#") for each in app.markdown)  # one title
 
 
-def test_the_last_screen_has_the_code_of_a_link_that_others_can_follow(
-    app: AppTest, finished_run: str, monkeypatch
-) -> None:
+def test_the_last_screen_has_the_code_of_a_link_that_others_can_follow(app, finished_run, monkeypatch) -> None:
     monkeypatch.setattr(account.st, "context", SimpleNamespace(url="https://lab.example.org:8501/present", cookies={}))
     open_page(app, PAGE, run=finished_run, screen="3")
     assert not app.exception

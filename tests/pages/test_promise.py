@@ -40,7 +40,7 @@ def test_a_file_stands_with_its_bound_and_a_promise_offers_those_that_keep_it(ap
     assert not app.exception
     assert f"## {strong.headline}" in texts(app)
     assert "with 95 % certainty" not in texts(app)
-    app.toggle(key=f"results.promised.{finished_run}").set_value(True).run()
+    app.toggle(key=f"promised.{finished_run}").set_value(True).run()
     assert not app.exception
     bound = f"at most {math.ceil(1000 * verdicts([mild, strong], PROMISE)[mild.file].bound) / 10} points"
     assert f"right, 100 before ({bound} lost, with 95 % certainty; 500 unseen images)" in texts(app)
@@ -50,9 +50,7 @@ def test_a_file_stands_with_its_bound_and_a_promise_offers_those_that_keep_it(ap
     assert not warnings(app)
 
 
-def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(
-    app: AppTest, finished_run, service: Service, backend: Backend
-) -> None:
+def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(app, finished_run, service, backend) -> None:
     keep(backend, finished_run, KEY, a_file(4))
     open_page(app, RESULTS, run=finished_run, promised="yes", **{"show-files": "yes"})
     assert not app.exception
@@ -85,7 +83,7 @@ def test_too_few_images_are_said_before_a_search(app: AppTest, finished_run, bac
 
 def test_the_schedule_page_makes_a_file_for_a_promise(app: AppTest, task: DeliverTask, service: Service) -> None:
     open_page(app, SCHEDULE, run=task.run_id)
-    app.toggle(key=f"schedule.promised.{task.run_id}").set_value(True).run()
+    app.toggle(key=f"promised.{task.run_id}").set_value(True).run()
     app.button(key=f"schedule.deploy.{task.run_id}").click().run()
     assert not app.exception
     assert service.work.progress(replace(task, promise=PROMISE)).state is RunState.QUEUED
@@ -102,6 +100,6 @@ def test_the_schedule_page_offers_only_files_that_keep_it(app: AppTest, task: De
         warnings(app)
     )
     assert downloads(app) == ["Get the file that runs (.onnx), 3.00 kB"]
-    app.button_group(key=f"schedule.tolerated.{task.run_id}").set_value(0.002).run()
+    app.button_group(key=f"tolerated.{task.run_id}").set_value(0.002).run()
     assert "takes at least 1,578 unseen images" in warnings(app)
     assert "would not help" not in warnings(app)  # of one file: the number of images decides first

@@ -94,9 +94,7 @@ def test_measured_stands_beside_predicted(app, service, finished_run, backend: B
     assert any('gzip.open("digits-sparse.sparse.safetensors.gz")' in block.value for block in app.code)
 
 
-def test_the_page_says_which_model_is_delivered_and_why(
-    app, service, finished_run, backend: Backend, shown_schedule
-) -> None:
+def test_the_page_says_which_model_is_delivered_and_why(app, service, finished_run, backend, shown_schedule) -> None:
     reason = "Delivered without repair: it is no better with it on 64 calibration images."
     repaired = (a_change("top1", 0.06), a_change(shown_schedule.metric, 0.5))
     validation = a_validation(shown_schedule, repaired=repaired, delivered="compressed", delivered_reason=reason)

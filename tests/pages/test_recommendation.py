@@ -68,9 +68,7 @@ def candidates_of(schedule: Schedule, key: str) -> tuple[Candidate, ...]:
     )
 
 
-def test_the_page_opens_with_the_file_to_take_its_own_figures_and_its_button(
-    app: AppTest, finished_run, backend
-) -> None:
+def test_the_page_opens_with_the_file_to_take_its_own_figures_and_its_button(app, finished_run, backend) -> None:
     recommend(backend, finished_run)
     open_page(app, RESULTS, run=finished_run)
     assert not app.exception
@@ -86,9 +84,7 @@ def test_the_page_opens_with_the_file_to_take_its_own_figures_and_its_button(
 
 
 @pytest.mark.parametrize("page", [RESULTS, "pages/present.py"])
-def test_an_original_that_fails_at_its_task_is_said_before_the_answer(
-    app: AppTest, finished_run, backend, page: str
-) -> None:
+def test_an_original_that_fails_at_its_task_is_said_before_the_answer(app, finished_run, backend, page: str) -> None:
     recommend(backend, finished_run)
     folder = backend.store.folder(finished_run)
     folder.save_result(replace(folder.load_result(), num_samples=140, baseline={"top1": 0.07}))
@@ -151,9 +147,7 @@ def test_files_for_speed_are_drawn_by_their_times(app: AppTest, finished_run, ba
     assert "Files are judged by time" in texts(app)
 
 
-def test_a_recommendation_that_cannot_be_read_is_said_and_the_page_stays(
-    app: AppTest, finished_run, backend: Backend
-) -> None:
+def test_a_recommendation_that_cannot_be_read_is_said_and_the_page_stays(app, finished_run, backend) -> None:
     recommend(backend, finished_run)
     (file,) = backend.store.folder(finished_run).path.glob("recommendation-*.json")
     file.write_text(file.read_text().replace("Recommendation", "Recommended", 1))
@@ -188,9 +182,7 @@ def test_every_file_stands_in_one_table_with_its_button(app: AppTest, finished_r
     assert "Deployment kit (zip)" in [each.label for each in app.get("download_button")]
 
 
-def test_the_goal_chooses_among_measured_files_and_the_report_and_runs_follow(
-    app: AppTest, finished_run, backend
-) -> None:
+def test_the_goal_chooses_among_measured_files_and_the_report_and_runs_follow(app, finished_run, backend) -> None:
     recommend(backend, finished_run)
     weights, *_ = backend.store.folder(finished_run).candidates()
     open_page(app, RESULTS, run=finished_run)
@@ -215,7 +207,7 @@ def test_another_loss_chooses_among_measured_files_and_others_can_be_looked_for(
 ) -> None:
     recommend(backend, finished_run)
     open_page(app, RESULTS, run=finished_run)
-    control = app.segmented_control(key=f"results.tolerated.{finished_run}")
+    control = app.segmented_control(key=f"tolerated.{finished_run}")
     assert (control.label, control.options) == ("Tolerable loss (points)", ["0.2", "0.5", "1", "2", "5"])
     control.set_value(0.002).run()
     assert not app.exception
@@ -228,11 +220,28 @@ def test_another_loss_chooses_among_measured_files_and_others_can_be_looked_for(
     assert service.work.progress(task).state is RunState.QUEUED
 
 
+def test_before_a_run_was_searched_the_page_says_why_and_offers_a_first_search(
+    app: AppTest, finished_run, backend, monkeypatch
+) -> None:
+    backend.store.folder(finished_run).save("first", Delivery(candidates=(a_candidate("int8", metric="top1"),)))
+    open_page(app, RESULTS, run=finished_run)
+    key, waits = f"recommendation.start.{finished_run}", "so it was not started by itself."
+    assert app.button(key=key).label.startswith("Search within this loss (")
+    assert waits not in texts(app)
+    monkeypatch.setattr(backend.speeds, "follows", lambda *_: "file")  # as where the search is too long to follow
+    assert waits in texts(app.run())
+    recommend(backend, finished_run)
+    app.segmented_control(key=f"tolerated.{finished_run}").set_value(0.002).run()
+    assert app.button(key=key).label.startswith("Search again within this loss (")
+    assert waits not in texts(app)
+
+
 def test_the_schedule_page_begins_with_what_is_recommended_and_its_proof(app: AppTest, finished_run, backend) -> None:
     recommend(backend, finished_run)
     open_page(app, SCHEDULE, run=finished_run)
     assert app.slider(key=f"schedule.target.{finished_run}").value == 37
     assert "check_circle: **Measured**" in texts(app)
+    assert "A starting point" not in texts(app)
 
 
 @pytest.mark.parametrize("bits", [5.3, 11.0], ids=["as measured", "some layers in float"])
@@ -269,9 +278,7 @@ def test_it_is_offered_with_its_time_and_shows_how_far_it_is(app: AppTest, finis
     assert "1st in the queue" in app.get("progress")[0].proto.text
 
 
-def test_where_only_layers_were_asked_for_a_file_is_offered_quietly(
-    app: AppTest, service: Service, backend: Backend
-) -> None:
+def test_where_only_layers_were_asked_for_a_file_is_offered_quietly(app, service, backend) -> None:
     offered = {}
     for goal in ("look", "smaller"):
         run_id = finish(service, backend, RunSpec(goal=goal))

@@ -15,7 +15,6 @@ from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.core.codec import loads
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_layers, texts
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
@@ -37,9 +36,7 @@ def open_tab(app: AppTest, run_id: str, label: str) -> AppTest:
     return app.run()
 
 
-def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_among_the_details(
-    results: AppTest, finished_run: str
-) -> None:
+def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_among_the_details(results, finished_run) -> None:
     shown = texts(results)
     assert re.search(r"Most fragile: layer2.0.conv1 changes about \d+ of 100 answers", shown)  # as the bars do
     assert "Pale bars" not in shown
@@ -52,9 +49,7 @@ def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_among_the
 
 
 @pytest.mark.parametrize("adapted", [False, True])
-def test_layers_in_fewer_bits_may_lose_more_than_a_whole_file(
-    app: AppTest, service: Service, backend: Backend, adapted: bool
-) -> None:
+def test_layers_in_fewer_bits_may_lose_more_than_a_whole_file(app, service, backend, adapted: bool) -> None:
     settings = SensitivitySpec(compression=QuantizationConfig(), levels=(2, 4, 8), adapted=adapted)
     open_layers(app, finish(service, backend, RunSpec(sensitivity=settings)))
     assert ("A whole file can lose less than a layer here" in texts(app)) is not adapted
@@ -71,9 +66,7 @@ def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: s
     assert charts(results)[0]["layer"][0]["encoding"]["y"]["scale"]["domain"][0] == FRAGILE
 
 
-def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(
-    app: AppTest, service: Service, backend: Backend
-) -> None:
+def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(app, service, backend) -> None:
     run = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(mode="quick")))
     open_layers(app, run)
     assert "Most fragile by estimate: layer2.0.conv1, harm 0.080 at 50 %" in texts(app)
@@ -100,9 +93,7 @@ def test_one_table_holds_every_layer_and_both_downloads_stand_below(results: App
     assert {"Download CSV", "Download JSON"} <= {button.label for button in results.get("download_button")}
 
 
-def test_what_is_downloaded_says_nothing_of_folders_on_the_server(
-    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_downloaded_says_nothing_of_folders_on_the_server(app, service, backend, monkeypatch) -> None:
     """The run itself keeps them, so that it can be run again."""
     run_id = finish(service, backend, RunSpec())
     folder = backend.store.folder(run_id)
@@ -126,9 +117,7 @@ def test_what_is_downloaded_says_nothing_of_folders_on_the_server(
     assert service.result(run_id).spec.model == model
 
 
-def test_layers_that_cannot_be_pruned_are_apart_with_the_reason(
-    app: AppTest, service: Service, backend: Backend
-) -> None:
+def test_layers_that_cannot_be_pruned_are_apart_with_the_reason(app, service, backend) -> None:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5)))
     open_layers(app, finish(service, backend, spec))
     assert "## 1 layer without a value, or without one at some levels" in texts(app)
@@ -137,9 +126,7 @@ def test_layers_that_cannot_be_pruned_are_apart_with_the_reason(
     assert "Its channels are added" in apart["Reason"].iloc[0]
 
 
-def test_every_chart_of_random_inputs_says_that_it_is_indicative_only_below_its_question(
-    app: AppTest, service: Service, backend: Backend
-) -> None:
+def test_every_chart_of_random_inputs_says_that_it_is_indicative_only_below_its_question(app, service, backend) -> None:
     run_id = finish(service, backend, RunSpec(data=DataSpec(kind="random")))
     open_layers(app, run_id)
     for label, question in {
@@ -166,7 +153,8 @@ def test_the_report_of_a_run_can_be_downloaded(results: AppTest, finished_run: s
 
 def test_a_link_is_made_and_taken_back_on_results(results: AppTest, finished_run: str, service: Service) -> None:
     results.button_group(key=f"results.level.{finished_run}").set_value(0.75).run()
-    assert "change nothing" in texts(results)
+    assert "a view of this run in which nothing can be changed" in texts(results)
+    assert "This does not protect the run. There is no login here: everybody who opens this server" in texts(results)
     results.button(key=f"runs.share.{finished_run}").click().run()
     link = service.run(finished_run).link
     assert f"results?run={link}&show-layers=yes&level=0.75" in results.code[0].value  # others see the views as they are

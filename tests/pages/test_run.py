@@ -13,7 +13,6 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.records.candidate import Delivery
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from senseapp.store.run_store import INTERRUPTED_SENTENCE
 from tests.deployments import a_candidate, some_figures
@@ -58,9 +57,7 @@ def test_a_waiting_run_shows_its_place(app: AppTest, service: Service) -> None:
     assert app.button(key="run.cancel")
 
 
-def test_the_wait_for_another_run_is_said_in_whole_minutes_so_that_it_does_not_jump(
-    app: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_for_another_run_is_said_in_whole_minutes_so_that_it_does_not_jump(app, service, monkeypatch) -> None:
     service.start(RunSpec())
     second, said = service.start(RunSpec()), set()
     known = service.snapshot(second)
@@ -73,9 +70,7 @@ def test_the_wait_for_another_run_is_said_in_whole_minutes_so_that_it_does_not_j
 
 
 @slow
-def test_a_running_run_shows_progress_and_the_bars_so_far(
-    app: AppTest, service: Service, gate: threading.Semaphore
-) -> None:
+def test_a_running_run_shows_progress_and_the_bars_so_far(app, service, gate) -> None:
     run_id = service.start(RunSpec())
     gate.release(5)
     wait_until(lambda: service.snapshot(run_id).done == 5)
@@ -99,9 +94,7 @@ def test_a_running_run_shows_progress_and_the_bars_so_far(
 
 
 @slow
-def test_the_chart_keeps_its_metric_and_level_when_the_run_ends(
-    app: AppTest, another_app: Callable[[], AppTest], service: Service, gate: threading.Semaphore
-) -> None:
+def test_the_chart_keeps_its_metric_and_level_when_the_run_ends(app, another_app, service, gate) -> None:
     run_id = service.start(RunSpec())
     gate.release(5)
     wait_until(lambda: service.snapshot(run_id).done == 5)
@@ -120,9 +113,7 @@ def test_the_chart_keeps_its_metric_and_level_when_the_run_ends(
 
 
 @slow
-def test_cancel_keeps_what_was_measured_and_resume_goes_on(
-    app: AppTest, service: Service, gate: threading.Semaphore
-) -> None:
+def test_cancel_keeps_what_was_measured_and_resume_goes_on(app, service, gate) -> None:
     run_id = service.start(RunSpec())
     gate.release(4)
     wait_until(lambda: service.snapshot(run_id).done == 4)
@@ -156,9 +147,7 @@ def test_an_address_that_names_nothing_known_shows_the_usual(app: AppTest, finis
     assert dict(app.query_params) == {"run": finished_run}
 
 
-def test_a_failed_run_says_why_and_offers_its_settings_for_a_change(
-    app: AppTest, service: Service, backend: Backend
-) -> None:
+def test_a_failed_run_says_why_and_offers_its_settings_for_a_change(app, service, backend) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise InvalidDataset("At most 797 images can be measured, 5000 were asked for. Choose fewer.")
 
@@ -184,9 +173,7 @@ def half_done(service: Service, gate: threading.Semaphore) -> str:
 
 
 @slow
-def test_a_running_run_offers_its_first_file(
-    app: AppTest, service: Service, backend: Backend, gate: threading.Semaphore
-) -> None:
+def test_a_running_run_offers_its_first_file(app, service, backend, gate) -> None:
     run_id = half_done(service, gate)
     open_layers(app, run_id)
     assert not app.get("download_button")
@@ -204,9 +191,7 @@ def test_a_running_run_offers_its_first_file(
 
 
 @slow
-def test_a_first_file_that_loses_too_much_is_not_offered(
-    app: AppTest, service: Service, backend: Backend, gate: threading.Semaphore
-) -> None:
+def test_a_first_file_that_loses_too_much_is_not_offered(app, service, backend, gate) -> None:
     run_id = half_done(service, gate)
     original = some_figures(0.0, 1.0, 4000)
     file = a_candidate("int8", size=1200, share=0.5, lost=0.3, metric="top1", original=original)
@@ -216,9 +201,7 @@ def test_a_first_file_that_loses_too_much_is_not_offered(
     assert "No file to take yet: No file that is clearly smaller or faster was measured to lose" in texts(app)
 
 
-def test_a_run_that_a_killed_server_left_says_that_it_is_kept_and_goes_on(
-    app: AppTest, service: Service, backend: Backend
-) -> None:
+def test_a_run_that_a_killed_server_left_says_that_it_is_kept_and_goes_on(app, service, backend) -> None:
     run_id = service.start(RunSpec())
     backend.store.set_state(run_id, RunState.INTERRUPTED, error=INTERRUPTED_SENTENCE)
     open_layers(app, run_id)

@@ -81,9 +81,7 @@ def test_a_deleted_run_is_gone_everywhere(app: AppTest, service: Service, finish
     assert "There are no results to show" in texts(app)
 
 
-def test_a_deletion_is_undone_by_one_click_for_a_minute(
-    app: AppTest, service: Service, finished_run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deletion_is_undone_by_one_click_for_a_minute(app, service, finished_run, monkeypatch) -> None:
     open_page(app, PAGE)
     tick(app, service, finished_run)
     app.button(key=f"runs.delete.{finished_run}").click().run()
@@ -106,9 +104,7 @@ def test_a_new_tab_opens_the_latest_run(app: AppTest, service: Service, backend:
     assert app.session_state["senseapp.session"].last_run == latest
 
 
-def test_old_runs_come_on_request(
-    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_runs_come_on_request(app, service, backend, monkeypatch) -> None:
     monkeypatch.setattr("senseapp.app.runs.list._PAGE", 2)
     for _ in range(3):
         finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.5,))))
@@ -168,9 +164,7 @@ def test_the_disk_space_and_how_long_runs_are_kept_are_shown(app: AppTest, servi
     assert disk_line(replace(service.disk_use(), keep_days=30), 2).endswith("deleted 30 days after the last change")
 
 
-def test_a_shared_run_shows_its_results_and_offers_no_change(
-    app: AppTest, service: Service, backend: Backend, finished_run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shared_run_shows_its_results_and_offers_no_change(app, service, backend, finished_run, monkeypatch) -> None:
     link = service.share(finished_run, shared=True)
     service.introduce("Ann Example")
     bob = type(service)(backend, "bob")
@@ -185,9 +179,7 @@ def test_a_shared_run_shows_its_results_and_offers_no_change(
     assert "No run yet" in texts(app)
 
 
-def test_somebody_with_the_link_may_watch_a_run_but_not_cancel_it(
-    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_somebody_with_the_link_may_watch_a_run_but_not_cancel_it(app, service, backend, monkeypatch) -> None:
     run_id = service.start(RunSpec())
     link = service.share(run_id, shared=True)
     bob = type(service)(backend, "bob")
@@ -235,17 +227,18 @@ def test_a_home_that_cannot_be_used_is_said_on_every_page(monkeypatch: pytest.Mo
     assert not app.exception
 
 
-def test_runs_are_sorted_by_their_smallest_file(app: AppTest, service: Service, backend: Backend) -> None:
-    original = some_figures(0.0, 1.0, 4000)
-    for size in (3000, 1000, 0):
+def test_runs_are_sorted_by_what_their_best_file_saves_of_its_own_network(app, service, backend) -> None:
+    for size, whole in ((3000, 12000), (1000, 2000), (0, 0)):
         run_id = finish(service, backend, RunSpec())
         service.rename(run_id, f"file of {size}")
         if size:
-            file = a_candidate("int8", size=size, share=0.5, lost=0.0, metric="top1", original=original)
+            file = a_candidate(
+                "int8", size=size, share=0.5, lost=0.0, metric="top1", original=some_figures(0.0, 1.0, whole)
+            )
             backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
     open_page(app, PAGE)
     assert list(app.dataframe[0].value["title"]) == ["file of 0", "file of 1000", "file of 3000"]  # the newest first
-    app.button_group(key="order.runs").set_value("Smallest file first").run()
+    app.button_group(key="order.runs").set_value("Most saved first").run()
     table = app.dataframe[0].value
-    assert list(table["title"]) == ["file of 1000", "file of 3000", "file of 0"]
-    assert list(table["saved"])[:2] == [75.0, 25.0]
+    assert list(table["title"]) == ["file of 3000", "file of 1000", "file of 0"]
+    assert list(table["saved"])[:2] == [75.0, 50.0]

@@ -40,10 +40,9 @@ def preview(app: AppTest) -> str:
     return str(app.code[1].value)
 
 
-def test_the_target_moves_the_figures_at_once_and_the_classic_rule_has_a_gamma(
-    schedule: AppTest, finished_run: str
-) -> None:
+def test_the_target_moves_the_figures_at_once_and_the_classic_rule_has_a_gamma(schedule, finished_run) -> None:
     assert "100 % → 49" in texts(schedule)
+    assert "A starting point, not a recommendation: move the target to what you need." in texts(schedule)
     schedule.slider(key=f"schedule.target.{finished_run}").set_value(70).run()
     assert "100 % → 29" in texts(schedule)
     assert "Predicted changed answers" in texts(schedule)
@@ -55,9 +54,7 @@ def test_the_target_moves_the_figures_at_once_and_the_classic_rule_has_a_gamma(
 
 
 @pytest.mark.parametrize("name", first_of(["yaml", "json", "csv"]))
-def test_each_format_says_who_reads_it_and_shows_its_first_lines(
-    schedule: AppTest, finished_run: str, name: str
-) -> None:
+def test_each_format_says_who_reads_it_and_shows_its_first_lines(schedule, finished_run, name: str) -> None:
     schedule.selectbox(key=f"format.{finished_run}").set_value(name).run()
     assert FORMATS[name].reader in texts(schedule)
     file = f"digits_zeros-schedule{FORMATS[name].suffix}"
@@ -122,9 +119,7 @@ def shown_layers(app: AppTest) -> pd.DataFrame:
     return rows.set_index("layer")
 
 
-def test_spared_layers_are_named_with_the_reason_and_the_trade_off_shows_every_method(
-    schedule: AppTest, finished_run: str
-) -> None:
+def test_spared_layers_are_named_with_the_reason_and_the_trade_off_shows_every_method(schedule, finished_run) -> None:
     rows = shown_layers(schedule)
     assert rows.loc["layer2.0.conv1", "reason"] == "too fragile"
     assert all(rows.loc[rows["amount"] == 0, "reason"])
@@ -139,9 +134,7 @@ def specs(app: AppTest) -> list[str]:
     return [element.proto.spec for element in app.get("vega_lite_chart")]
 
 
-def test_the_largest_loss_is_searched_in_the_background(
-    schedule: AppTest, finished_run: str, service: Service, backend: Backend
-) -> None:
+def test_the_largest_loss_is_searched_in_the_background(schedule, finished_run, service, backend) -> None:
     schedule.button_group(key=f"choose.{finished_run}").set_value("strongest").run()
     assert not schedule.exception
     schedule.number_input(key=f"schedule.drop.top1.{finished_run}").set_value(2.0).run()
@@ -166,9 +159,7 @@ def keep_found(service: Service, backend: Backend, run_id: str, drop: DropLimit)
     backend.store.folder(run_id).save(StrongestSearch(run_id=run_id, drop=drop).key, found)
 
 
-def test_zeros_and_bits_are_combined_where_both_were_measured(
-    app: AppTest, finished_run: str, service: Service, backend: Backend
-) -> None:
+def test_zeros_and_bits_are_combined_where_both_were_measured(app, finished_run, service, backend) -> None:
     open_page(app, PAGE, run=finished_run)
     assert not [box for box in app.selectbox if box.label == "Combine with"]
     spec = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4, 2)))
@@ -188,9 +179,7 @@ def test_zeros_and_bits_are_combined_where_both_were_measured(
     assert FORMATS["yaml"].title in offered
 
 
-def test_pruning_meets_its_budget_once_it_is_known_what_shrinks_together(
-    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pruning_meets_its_budget_once_it_is_known_what_shrinks_together(app, service, backend, monkeypatch) -> None:
     run_id = finish(
         service, backend, RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.25, 0.5, 0.75)))
     )
@@ -209,9 +198,7 @@ def test_pruning_meets_its_budget_once_it_is_known_what_shrinks_together(
     assert "is estimated; applying" not in texts(app)
 
 
-def test_a_network_that_is_gone_leaves_estimates_and_says_so(
-    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_that_is_gone_leaves_estimates_and_says_so(app, service, backend, monkeypatch) -> None:
     def gone(_: str) -> None:
         raise UnknownModel("The checkpoint is gone.")
 
@@ -235,9 +222,7 @@ def test_a_schedule_file_is_shown_in_place_of_the_settings(schedule: AppTest, fi
     assert not schedule.error
 
 
-def test_a_run_of_very_many_layers_is_solved_elsewhere_without_a_trade_off(
-    app: AppTest, finished_run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_very_many_layers_is_solved_elsewhere_without_a_trade_off(app, finished_run, monkeypatch) -> None:
     monkeypatch.setattr(trade_off, "_MANY_LAYERS", 1)
     asked: list[str] = []
     real = Work.solved

@@ -8,7 +8,6 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.state import LayerEdits
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.cases import first_of
 from tests.pages.conftest import finish, go_back, open_layers, open_page, wait_for_card
@@ -143,9 +142,7 @@ def test_analyze(app: AppTest, another_app: Callable[[], AppTest], service: Serv
     assert first.goal == "faster"
 
 
-def test_compare(
-    app: AppTest, another_app: Callable[[], AppTest], service: Service, backend: Backend, finished_run: str
-) -> None:
+def test_compare(app, another_app, service, backend, finished_run) -> None:
     page = "pages/compare.py"
     second = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.75), seed=2)))
     key = f"level-{second[:8]}.compare"

@@ -45,10 +45,7 @@ def choose_config(draft: CompressionConfig, compression: CompressionDescription)
 def choose_sensitivity(
     draft: SensitivitySpec, profile: ModelProfile | None, task: Task, *, available: int | None = None
 ) -> SensitivitySpec | None:
-    """Show everything that is measured and how, prefilled with ``draft``; None while a field is wrong.
-
-    No more images are taken than are ``available``, where that is known.
-    """
+    """Show what is measured, on at most the ``available`` images, prefilled with ``draft``; None while it is wrong."""
     kinds = descriptions.names()
     kind = st.radio(
         "What is done to a layer",

@@ -71,10 +71,7 @@ _SWITCHES = {
 def choose_measuring(
     draft: SensitivitySpec, profile: ModelProfile | None, compression: CompressionDescription, available: int | None
 ) -> dict[str, Any] | None:
-    """Return the remaining fields of a SensitivitySpec by name; None while one of them is wrong.
-
-    Where more images are asked for than are ``available``, all are taken, as without a number.
-    """
+    """Return the remaining fields of a SensitivitySpec, with at most ``available`` images; None while one is wrong."""
     layers = _layers(draft, profile)
     found: dict[str, Any] = {}
     for column, (name, (label, placeholder, about)) in zip(st.columns(2), _NUMBERS.items(), strict=True):
@@ -98,10 +95,7 @@ def choose_measuring(
 
 
 def matching_layers(profile: ModelProfile, patterns: tuple[str, ...], types: tuple[str, ...]) -> list[str]:
-    """Return the names of the layers that fit any of the patterns and any of the types; empty means all.
-
-    Raises InvalidSpec if there are too many patterns.
-    """
+    """Return the layers that fit any pattern and any type, empty for all; raises InvalidSpec for too many patterns."""
     fits = matcher(patterns)
     return [
         layer.name

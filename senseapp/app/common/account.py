@@ -169,7 +169,8 @@ def admit(page: str) -> None:
 def share_run(record: RunRecord) -> None:
     """Show the link of a shared run and how to take it back, or how to make one."""
     if not record.shared:
-        st.markdown(f"{_LOOKS} {'Nobody finds it otherwise.' if visitor().name else _NO_LOGIN}")
+        known = "Nobody finds the run without it." if visitor().name else f"This does not protect the run. {_NO_LOGIN}"
+        st.markdown(f"{_LOOKS} {known}")
         if st.button("Make a link", key=f"runs.share.{record.run_id}", icon=":material/link:"):
             _share(record, shared=True)
         return
@@ -180,8 +181,8 @@ def share_run(record: RunRecord) -> None:
 
 
 _LOOKS = (
-    "Whoever has the link can look at this run and change nothing: its results, its schedules, the pictures that it "
-    "shows, and the compressed files, which can be downloaded. Files that you uploaded are not among them."
+    "The link opens a view of this run in which nothing can be changed: its results, its schedules, the pictures that "
+    "it shows, and the compressed files, which can be downloaded. Files that you uploaded are not among them."
 )
 _NO_LOGIN = "There is no login here: everybody who opens this server sees all runs, and can change and delete them."
 

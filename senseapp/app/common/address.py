@@ -103,6 +103,7 @@ def span(end: Form[T]) -> Form[tuple[T, T]]:
     return Form(lambda pair: _SEPARATOR.join(map(end.write, pair)), read)
 
 
+ASKED_SETTINGS = ("for", "tolerated", "promised")  # what the decision of a run depends on
 SWITCH: Form[bool] = named({"yes": True, "no": False})
 """The form of a switch."""
 
@@ -132,21 +133,26 @@ def bound(scope: str, name: str, form: Form[T], usual: T, *, key: str = "") -> d
     """
     key = key or f"{name}.{scope}"
     texts, known = session().addressed.setdefault(scope, {}), session().bound.setdefault(scope, {})
-    linked = st.query_params.get(name, "") if _is_here(scope) else texts.get(name, "")
     visit, (drawn, before) = this_visit(), known.get(name, (None, None))
+    is_first = texts and all(number != visit.number for number, _ in known.values())
+    if is_first and not visit.went_back and not any(other in st.query_params for other in known):
+        write_address(scope, texts)  # a link without any of the settings leaves those of this session as they are
+    linked = st.query_params.get(name, "") if _is_here(scope) else texts.get(name, "")
+    held = texts.get(name, "") if name in known else linked  # in the links that are drawn already
     text = _text(form, st.session_state[key]) if key in st.session_state else None
-    if drawn not in (None, visit.number) and linked != texts.get(name, ""):
-        # A link without any of the settings leaves those of this session as they are.
-        text = None if visit.went_back or any(other in st.query_params for other in known) else text
-    if text is None:
+    if text is None or (drawn not in (None, visit.number) and linked != texts.get(name, "")):
         value, asked = _asked(name, form, linked, usual)
         st.session_state[key], text = value, form.write(value)
         _keep(texts, {name: asked})
     elif before != text:
         _keep(texts, {name: "" if st.session_state[key] == usual else text})
+    if drawn != visit.number:  # the widget of another page has the same key
+        st.session_state[key] = st.session_state[key]
     known[name] = visit.number, text
     if linked != texts.get(name, ""):
         write_address(scope, {name: texts.get(name, "")})
+    if name in ASKED_SETTINGS and (linked, held) != (texts.get(name, ""),) * 2:
+        st.rerun()  # the whole page, also from a fragment: links and the report are about the same decision
     return kept(key)
 
 
@@ -211,7 +217,9 @@ def hold(scope: str, names: Iterable[str]) -> None:
 
 def address_of(scope: str) -> dict[str, str]:
     """Return the query of a link to a run as it was looked at last, or to a page; empty without a run."""
-    texts = session().addressed.get(scope, {})
+    known, texts = session().bound.get(scope, {}), session().addressed.get(scope, {})
+    if st.query_params.get_all(RUN_PARAMETER) == [scope]:
+        texts = {name: text for name, text in st.query_params.items() if name not in known} | texts
     return {RUN_PARAMETER: scope, **texts} if _is_run(scope) else dict(texts)
 
 

@@ -69,10 +69,7 @@ def download(make: Callable[[], str | bytes | Path], *, is_temporary: bool = Fal
 
 
 def new_file() -> Path:
-    """Return the path of a new file in a temporary folder of its own.
-
-    Raises StorageFailed if the disk refuses.
-    """
+    """Return the path of a new file in a temporary folder of its own; raises StorageFailed if the disk refuses."""
     parent = home() / _FOLDER
     with storage_errors(f"the folder {_FOLDER}"):
         parent.mkdir(exist_ok=True)

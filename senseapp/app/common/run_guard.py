@@ -213,7 +213,6 @@ def watched(task: TaskT, *, cancel: str) -> bool:
 
 
 _TOLERANCES = (0.2, 0.5, 1.0, 2.0, 5.0)  # of the usual one
-ASKED_SETTINGS = ("for", "tolerated", "promised")  # in the address, of what asked_of reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +282,7 @@ def choose_goal(record: RunRecord) -> Goal:
     )
 
 
-def choose_tolerance(run_id: str, metric: str, *, page: str) -> float:
+def choose_tolerance(run_id: str, metric: str) -> float:
     """Show what a file may lose, in the unit of ``metric``: one setting of the run on every page."""
     view, allowed = METRICS[metric], _tolerances(metric)
     chosen: float = st.segmented_control(
@@ -291,7 +290,7 @@ def choose_tolerance(run_id: str, metric: str, *, page: str) -> float:
         list(allowed.values()),
         format_func=lambda loss: f"{view.factor * loss:g}",
         required=True,
-        **bound(run_id, "tolerated", named(allowed), list(allowed.values())[2], key=f"{page}.tolerated.{run_id}"),
+        **bound(run_id, "tolerated", named(allowed), list(allowed.values())[2]),
         help=f"{view.change_title}, at most, of a file that is recommended. The same on Results and Schedule.",
     )
     return chosen
@@ -301,7 +300,7 @@ def _can_be_promised(metric: str, allowed: float) -> bool:
     return METRICS[metric].is_share and 0 < allowed < 1
 
 
-def choose_promise(run_id: str, metric: str, allowed: float, *, page: str) -> Promise | None:
+def choose_promise(run_id: str, metric: str, allowed: float) -> Promise | None:
     """Show whether the tolerated loss is promised: one setting of the run on every page; None where it is not.
 
     Nothing is shown for a ``metric`` without a largest value, of which nothing can be promised.
@@ -310,7 +309,7 @@ def choose_promise(run_id: str, metric: str, allowed: float, *, page: str) -> Pr
         return None
     is_promised = st.toggle(
         f"Promise it with {certainty_text(CONFIDENCE)}",
-        **bound(run_id, "promised", SWITCH, False, key=f"{page}.promised.{run_id}"),
+        **bound(run_id, "promised", SWITCH, False),
         help="Only files are recommended whose loss on new images is shown to be within this: the upper bound on "
         "unseen images decides, which chose nothing, with every file that was tried on them accounted for. Takes more "
         "images than a tolerated loss does.",

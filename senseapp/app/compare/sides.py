@@ -6,11 +6,11 @@ from dataclasses import replace
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import choose
+from senseapp.app.common.address import ASKED_SETTINGS, choose
 from senseapp.app.common.expert import metric_help, metrics_offered, metrics_shown
 from senseapp.app.common.figure import show_caveat
 from senseapp.app.common.notices import complain, errors_here
-from senseapp.app.common.run_guard import ASKED_SETTINGS, run_labels, run_line
+from senseapp.app.common.run_guard import run_labels, run_line
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -28,10 +28,7 @@ _RUNS = "compare.runs"
 
 
 def choose_runs() -> list[RunRecord]:
-    """Show the picker of runs, filled in from the URL or with those compared last, and return those chosen.
-
-    A link may name shared ones.
-    """
+    """Show the picker of runs, filled in from the link (also shared runs) or with the last ones; return the chosen."""
     ids = tuple(dict.fromkeys(st.query_params.get_all(RUN_PARAMETER))) or session().compared
     linked: list[RunRecord] = []
     for run_id in ids[:MOST_RUNS]:

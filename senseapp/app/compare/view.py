@@ -10,11 +10,11 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, choose, follow, named
+from senseapp.app.common.address import ASKED_SETTINGS, bound, choose, follow, named
 from senseapp.app.common.expert import metrics_shown
 from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import answer_or_wait, complain
-from senseapp.app.common.run_guard import ASKED_SETTINGS, Asked, answer_button, asked_of
+from senseapp.app.common.run_guard import Asked, answer_button, asked_of
 from senseapp.app.common.state import drop_pick, picked_layer, session
 from senseapp.app.common.tables import text_table
 from senseapp.core.errors import SenseError

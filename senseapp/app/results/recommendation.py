@@ -109,17 +109,17 @@ def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.del
     run_guard.choose_goal(record)
     if not run_guard.can_search(record):
         return True
-    allowed = run_guard.choose_tolerance(run_id, metric, page="results")
-    run_guard.choose_promise(run_id, metric, allowed, page="results")
+    allowed = run_guard.choose_tolerance(run_id, metric)
+    run_guard.choose_promise(run_id, metric, allowed)
     asked = run_guard.asked_of(record, metric)
     is_usual = math.isclose(asked.tolerance, METRICS[metric].tolerable)
     search = RecommendationTask(
         run_id=run_id, allowed_drop=None if is_usual else asked.tolerance, promise=asked.promise
     )
     with searched:
-        suffice = run_guard.has_enough_images(candidates, asked.promise)
-        if suffice and backend.service().work.outcome(search) is None:
-            _on_its_way(search, "Search again within this loss")
+        suffice, work = run_guard.has_enough_images(candidates, asked.promise), backend.service().work
+        if suffice and work.outcome(search) is None:
+            _on_its_way(search, f"Search {'again ' * work.was_searched(run_id)}within this loss")
     return suffice
 
 
@@ -222,13 +222,16 @@ def _on_its_way(
     task: RecommendationTask, title: str, *, kind: Literal["primary", "secondary", "tertiary"] = "secondary"
 ) -> None:
     if result := backend.result_of(task.run_id):
-        seconds = fmt.about(backend.service().work.recommendation_seconds(result))
+        work = backend.service().work
+        seconds = fmt.about(work.recommendation_seconds(result))
+        waits = work.search_is_long(result) and not work.was_searched(task.run_id)
         run_guard.outcome_or_offer(
             task,
             f"{title} ({seconds})",
             "a recommendation",
             key="recommendation.start",
             icon="science",
+            text=f"The search of a schedule takes {seconds} here, so it was not started by itself." * waits,
             about="Measures whole schedules, tests the strongest with a tolerable loss on unseen images, makes files.",
             kind=kind,
         )

@@ -152,7 +152,7 @@ def _undo() -> None:
             st.rerun()
 
 
-_NEWEST, _SMALLEST = "Newest first", "Smallest file first"
+_NEWEST, _SAVED = "Newest first", "Most saved first"
 _PAGE = 100  # runs of one look: each row needs its headline from disk
 _HEAD_PIXELS, _LINE_PIXELS, _LETTERS, _MOST_PIXELS = 35, 20, 32, 560  # head, line and its letters; before it scrolls
 
@@ -160,8 +160,8 @@ _HEAD_PIXELS, _LINE_PIXELS, _LETTERS, _MOST_PIXELS = 35, 20, 32, 560  # head, li
 def run_list(records: Sequence[RunRecord]) -> None:
     """Show the newest of the runs that are searched for as a table, and more on request."""
     records = search_runs(records)
-    order = choose("Order", (_NEWEST, _SMALLEST), _NEWEST, "runs", "order", label_visibility="collapsed")
-    if order == _SMALLEST:  # those without a measured file come last
+    order = choose("Order", (_NEWEST, _SAVED), _NEWEST, "runs", "order", label_visibility="collapsed")
+    if order == _SAVED:  # those without a measured file come last
         known = decisions(records)
         left = {run_id: 1 - answer.saved for run_id, answer in known.items() if answer.saved is not None}
         records = sorted(records, key=lambda record: left.get(record.run_id, math.inf))

@@ -63,6 +63,8 @@ def choose_schedule(run_id: str, result: RunResult, first: DeltaGenerator) -> Sc
         allowed = _choose_loss(run_id, result) if method == "strongest" else None
         if allowed is None and not in_time:
             target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id, result)
+            if _recommended(run_id, kind) is None:
+                st.caption("A starting point, not a recommendation: move the target to what you need.")
     edits = _edits(run_id, result)
     low, high = _limits(run_id, result)
     limits = Limits(min_level=low, max_level=high, layers=dict(edits.bounds), fixed=dict(edits.fixed))

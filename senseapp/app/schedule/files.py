@@ -58,8 +58,8 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
     run_id = proof.run_id
     with st.container(gap="small"):
         st.markdown(md("## The file that runs"))
-        allowed = choose_tolerance(run_id, result.judged_by, page="schedule")
-        promise = choose_promise(run_id, result.judged_by, allowed, page="schedule")
+        allowed = choose_tolerance(run_id, result.judged_by)
+        promise = choose_promise(run_id, result.judged_by, allowed)
         task = DeliverTask(
             run_id=run_id,
             schedule=proof.schedule,

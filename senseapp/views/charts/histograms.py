@@ -70,10 +70,7 @@ def _shown(histogram: QuantizationHistogram, place: float) -> float:
 
 
 def histogram_chart(histogram: QuantizationHistogram) -> alt.LayerChart:
-    """Return the values in each bin as bars and, over them with an axis on the right, how much each bin matters.
-
-    Without an objective the second axis is left out.
-    """
+    """Return the values in each bin as bars and, with an objective, how much each matters on an axis to the right."""
     x_title = "Place on the channel's grid (steps from 0)" if math.isnan(histogram.scale) else "Value"
     bins, sensitivity_title = bin_frame(histogram), SENSITIVITY_TITLES.get(histogram.spec.objective)
     x = alt.X("start:Q", title=x_title, scale=alt.Scale(zero=False))

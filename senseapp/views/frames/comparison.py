@@ -197,10 +197,7 @@ def _answers(decided: Decision | None) -> str:
 
 
 def small_bars(result: RunResult) -> list[float]:
-    """Return what layers lose alone at the level that is shown first, none below 0, in network order.
-
-    Of neighbours that share a bar it is the worst.
-    """
+    """Return what layers lose alone at the first level, at least 0, in network order; the worst of a shared bar."""
     metric = shown_metric(result)
     level = opening_level(result, metric)
     losses = [max(0.0, change.delta) for item in result.at(level) if (change := item.change(metric)) is not None]

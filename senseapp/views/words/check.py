@@ -293,10 +293,7 @@ def _answers(found: ChangedAnswers) -> Iterator[Markdown]:
 
 
 def junit_xml(report: CheckReport) -> str:
-    """Return the check as a JUnit file: one test for each condition, of the suite of both files.
-
-    What is not shown to hold is a failure too, of another type.
-    """
+    """Return the check as a JUnit file, a test for each condition; not shown to hold is a failure of another type."""
     failures = sum(not each.holds for each in report.limits)
     suite = ElementTree.Element(
         "testsuite",

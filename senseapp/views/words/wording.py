@@ -284,8 +284,11 @@ def loss_figures(schedule: Schedule, validation: ValidationResult | None, view: 
     view = view or METRICS[schedule.metric]
     predicted = validation.predicted if validation is not None else schedule.predicted_damage
     found = {f"Predicted {view.change_inside}": view.change_text(predicted)}
-    change = change_in(validation.kept_changes, view.name) if validation is not None else None
-    if change is not None:
+    changes = validation.kept_changes if validation is not None else ()
+    if view.as_answers:  # the share itself, where it was measured, in place of what the divergence says of it
+        shares = (share for each in changes if (share := METRICS[each.metric]).counted and share.primary)
+        view = next((share for share in shares if not share.needs_labels), view)
+    if (change := change_in(changes, view.name)) is not None:
         images = fmt.plural(change.num_samples, "image")
         interval = f"{view.interval_text(change.ci_low, change.ci_high)}; " if change.has_interval else ""
         found[f"Measured {view.change_inside}"] = f"{view.change_text(change.delta)} ({interval}{images})"

@@ -1,6 +1,7 @@
 """A run from its settings to its result, on the demo that ships with the project."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -57,6 +58,10 @@ def test_the_result_knows_how_it_was_made(outcome: tuple[Session, list[LayerMeas
     assert result.baseline["top1"] > 0.9
     assert result.num_samples == NUM_SAMPLES
     assert result.has_labels
+    corrected = [replace(item, images_passed=3) for item in result.estimates]
+    few, all_measured = (session.result(known, corrected).notes for known in (measurements[:1], measurements))
+    assert "replaced by measurements on 3 images" in " ".join(few)
+    assert "replaced by measurements" not in " ".join(all_measured)
     assert result.environment["micro_batch"] == str(session.layout.micro_batch)
     assert result.measurements == latest(measurements)
     assert 0 < session.predicted_seconds() < math.inf

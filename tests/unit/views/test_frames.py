@@ -62,7 +62,7 @@ def test_a_whisker_ends_where_its_text_says_only_that_it_is_more() -> None:
     changes = {"stem": a_change(0.04, metric="kl", noise=0.05), "head": a_change(0.09, metric="kl", noise=0.01)}
     whole = a_result([a_measurement(layer, changes=(each,)) for layer, each in changes.items()])
     frame = measurement_frame(whole, "kl", view=view).set_index("layer")
-    assert frame["interval_text"].str.endswith(" to > 8.3").all()
+    assert frame["interval_text"].str.endswith(" to over 8.3").all()
     assert frame["high"].to_dict() == pytest.approx({"stem": 8.3, "head": frame["drop"]["head"]})
     assert frame["drop"]["head"] > 8.3  # "over 8.3": of two such bars, the longer one loses more
 

@@ -18,7 +18,7 @@ from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
 from senseapp.views.report.document import ReportContents, build_report
 from tests.deployments import a_candidate, a_deployment
-from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
+from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, change, result
 
 MOST_BYTES = 3_000_000
 HOSTILE = "</script><script>alert('x')</script><img src=https://evil.example/x onerror=alert(1)>"
@@ -171,6 +171,18 @@ def proof(whole: RunResult) -> ValidationResult:
         files={".safetensors": 893_000, ".sparse.safetensors.gz": 420_000},
         notes=("Measured once.",),
     )
+
+
+def test_the_share_of_changed_answers_is_the_measured_one_where_there_is_one() -> None:
+    whole = result()
+    schedule = make_schedule(whole, budget=ResourceBudget(kind="params", target=0.4), metric="kl")
+    proven = replace(proof(whole), schedule=schedule, changes=(change("kl", 0.05, 0.01),), repaired=(), predicted=0.05)
+    assert "Measured changed answers about 5 of 100 answers" in report(whole, validations=(proven,)).text
+    counted = report(
+        whole, validations=(replace(proven, changes=(*proven.changes, change("agreement", 0.007, 0.005))),)
+    )
+    assert "Measured share of changed answers 0.7 %" in counted.text
+    assert "Measured changed answers" not in counted.text
 
 
 def test_a_proof_shows_what_was_measured_alone_and_the_uniform_schedule() -> None:
