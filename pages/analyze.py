@@ -43,7 +43,7 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     with blocks[UNDERSTOOD].fields:
         seen = understand(model, chosen_images, task_key=TASK_KEY)
         model, images = seen.model, seen.images
-    available = service().inputs.most_images(images) if images else None
+    available = service().inputs.most_images(chosen_images) if chosen_images else None
     with card:
         profile = model_card(model) if model else None
     with blocks["Compression"].fields:

@@ -66,11 +66,7 @@ def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
     model = model_from(arguments)
     sensitivity = _sensitivity(arguments, settings_for(arguments.goal, task_named(model.task)))
     spec = RunSpec(
-        model=model,
-        data=data_from(arguments),
-        sensitivity=sensitivity,
-        goal=arguments.goal,
-        target=arguments.target,
+        model=model, data=data_from(arguments), sensitivity=sensitivity, goal=arguments.goal, target=arguments.target
     )
     return read_as_given(spec, arguments)
 

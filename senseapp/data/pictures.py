@@ -36,12 +36,7 @@ SEVERAL_NOTE = "Several labels are true of some images, so the model is taken to
 
 
 def survey_images(
-    spec: DataSpec,
-    *,
-    num_classes: int,
-    task: Task,
-    class_names: Sequence[str] = (),
-    data_roots: Sequence[Path] = (),
+    spec: DataSpec, *, num_classes: int, task: Task, class_names: Sequence[str] = (), data_roots: Sequence[Path] = ()
 ) -> ImageSurvey:
     """List a folder, archive or image set and propose what each of its labels means.
 

@@ -111,12 +111,7 @@ def _known_layer(result: RunResult, name: str) -> LayerProfile:
 
 
 def quantization_histograms(
-    model: nn.Module,
-    images: ImageSet,
-    layers: Sequence[LayerProfile],
-    spec: HistogramSpec,
-    *,
-    task: Task,
+    model: nn.Module, images: ImageSet, layers: Sequence[LayerProfile], spec: HistogramSpec, *, task: Task
 ) -> Found:
     """Compute histograms of ``layers`` in the same passes; memory does not grow with the number of images.
 
@@ -207,11 +202,7 @@ def histograms_by_name(
 
 
 def histograms_of_model(
-    run: RunSpec,
-    spec: HistogramSpec,
-    patterns: Sequence[str],
-    *,
-    progress: Callable[[str], None] = lambda _: None,
+    run: RunSpec, spec: HistogramSpec, patterns: Sequence[str], *, progress: Callable[[str], None] = lambda _: None
 ) -> Found:
     """Load the model and images that ``run`` names, and compute histograms as :func:`histograms_by_name` does.
 

@@ -138,9 +138,9 @@ def images_line(images: DataSpec | None, samples: int | None, available: int | N
     """Return the settings of the images block in one line, with their number if known; empty without images."""
     if images is None:
         return ""
-    count = f", {samples:,}" if samples else ""
+    count = f", {samples:,}" if samples and available else ""  # more may be asked for than there are
     if available and images.kind != "random":
-        count = f"{count} of {fmt.plural(available, 'image')}" if samples else f", {fmt.plural(available, 'image')}"
+        count += f"{' of' if samples else ','} {fmt.plural(available, 'image')}"
     return images_title(images) + count
 
 

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from senseapp.metrics.paired_tests import (
-    Answers,
-    answer_information,
-    calibrated_cross_entropy,
-    clearly_better,
-)
+from senseapp.metrics.paired_tests import Answers, answer_information, calibrated_cross_entropy, clearly_better
 
 N, CLASSES = 50, 10
 

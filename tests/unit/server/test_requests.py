@@ -20,14 +20,7 @@ import torch
 
 from senseapp.compressions import PruningConfig
 from senseapp.core.codec import from_plain, to_plain
-from senseapp.core.errors import (
-    Abandoned,
-    InvalidCheckpoint,
-    InvalidFile,
-    InvalidSchedule,
-    OutOfMemory,
-    ReadingStopped,
-)
+from senseapp.core.errors import Abandoned, InvalidCheckpoint, InvalidFile, InvalidSchedule, OutOfMemory, ReadingStopped
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.machine import memory_limit
