@@ -183,10 +183,7 @@ def _report(path: Path, network: str, purpose: UploadPurpose) -> CheckpointRepor
             refuse_upload(purpose, str(error))
 
     return answer_or_wait(
-        identify,
-        "Reading the file and recognising its network.",
-        question=question,
-        key="analyze.checkpoint.again",
+        identify, "Reading the file and recognising its network.", question=question, key="analyze.checkpoint.again"
     )
 
 
