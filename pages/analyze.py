@@ -14,11 +14,15 @@ from senseapp.app.analyze.understood import UNDERSTOOD, understand
 from senseapp.app.common.backend import service
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import session
+from senseapp.compat.streamlit_internals import drawn_before
 from senseapp.descriptions.targets import TARGETS
 from senseapp.records.goal import with_goal
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
 
+if drawn_before():  # what was pressed there may not have happened, and Run has not
+    again = "The server was started again, or this page was away for long: press Run, or what you pressed, once more."
+    st.toast(again, duration="long")
 follow_address()
 session().complaint, session().told = "", ()
 draft = session().draft
@@ -43,7 +47,7 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     with blocks[UNDERSTOOD].fields:
         seen = understand(model, chosen_images, task_key=TASK_KEY)
         model, images = seen.model, seen.images
-    available = service().inputs.most_images(images) if images else None
+    available = service().inputs.most_images(chosen_images) if chosen_images else None
     with card:
         profile = model_card(model) if model else None
     with blocks["Compression"].fields:

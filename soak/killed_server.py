@@ -72,8 +72,8 @@ def wait_for_file(home: Path, wanted: str, *, seconds: float = 60.0) -> None:
 def check_leftovers(home: Path) -> None:
     """Look for what a process that was killed has left, before anybody brings anything new."""
     assert not half_written(home), f"half-written files are left: {[path.name for path in half_written(home)]}"
-    for own in (home / "uploads").glob("*/*"):
-        assert RunStore(home).reads_upload(own.name), f"an upload that nobody reads is left: {own.name}"
+    for own in (path.parent for path in (home / "uploads").glob("*/*/upload")):
+        assert RunStore(home).reads_upload(own.name), f"an unfinished upload that nobody reads is left: {own.name}"
     assert not [path for path in (home / "tmp").rglob("*") if path.is_file()], "a download's file is left"
 
 

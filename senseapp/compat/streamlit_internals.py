@@ -63,6 +63,21 @@ def went_through_history() -> bool:
     return context is not None and context.is_history_navigation
 
 
+def is_first_run() -> bool:
+    """Return whether no event on the page has followed the one that led to the first run of this session."""
+    context = get_script_run_ctx()
+    return context is not None and not context.session_state._state._old_state
+
+
+def drawn_before() -> bool:
+    """Return whether an earlier session has drawn the page: its widgets' states come with the first run of this one."""
+    if (context := get_script_run_ctx()) is None or not is_first_run():
+        return False
+    return any(
+        isinstance(state, Serialized) for state in context.session_state._state._new_widget_state.states.values()
+    )
+
+
 def is_connected(session: str) -> bool:
     """Return whether a browser is connected to this session; callable in any thread; True without a server."""
     return not runtime.exists() or runtime.get_instance().is_active_session(session)

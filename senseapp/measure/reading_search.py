@@ -41,6 +41,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, RunSpec
 from senseapp.tasks import task_named
+from senseapp.tasks.class_numbers import OTHER_WAYS
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, OutputReader
 
 _IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
@@ -118,7 +119,7 @@ class _ReadingSearch(ReadingChoices):
         if not found:
             raise InvalidDataset(
                 f"The classes of the labels fit no layout that outputs of {self.model.title} may have on these images. "
-                "Say which output each class means (--class-map), choose other outputs, or measure without labels."
+                f"Choose other outputs where the file has some. {OTHER_WAYS}"
             )
         steps: list[Callable[[DataSpec], Iterator[tuple[str, DataSpec]]]] = []
         if labelled and not told:
@@ -274,7 +275,7 @@ class _ReadingSearch(ReadingChoices):
         elif self._is_found_otherwise(taken, scored):
             question = (
                 "The class numbers of the labels are only assumed, and the network finds them otherwise. "
-                f"{self.best_words(scored)} Choose one, or say which output each class means (--class-map)."
+                f"{self.best_words(scored)} Choose one; on the command line, --class-map can say something else."
             )
         elif self.model.pretrained and taken.is_chance(_LEAST_VALUE):
             question = (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from senseapp.core.texts import plural
-from senseapp.data.images import effective_preprocessing
+from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.descriptions import SOURCES
 from senseapp.measure.preparation_candidates import usual_ranges
 from senseapp.measure.reading_evidence import ReadingCandidate, Scored
@@ -18,17 +18,19 @@ from senseapp.tasks import Task, task_named
 from senseapp.tasks.reading import EVIDENCE_WORDS, ChannelOrder, Evidence, Fit, Reading, class_map_words
 
 
-def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
-    """Return how a run with these settings reads outputs, images and class numbers, and how each is known."""
+def reading_of(spec: RunSpec, model: LoadedModel, images: ImageSet | None = None) -> Reading:
+    """Return how a run with these settings reads outputs, ``images`` and class numbers, and how each is known."""
     task, data = task_named(spec.model.task), spec.data
     how, known = effective_preprocessing(data, model.preprocessing), dict(data.evidence)
     reader = model.readers[0] if model.readers else None
     given = bool(data.mean or data.std)
+    orders = images.label_orders if isinstance(images, PreparedImages) else ()
+    is_sure = not orders or orders[0].certain
     evidence: dict[str, Evidence] = {
         "task": _task_evidence(spec, model),
         "layout": known.get("layout", _layout_evidence(spec, model)),
         "preparation": known.get("preparation", "person" if given else model.preparation_evidence),
-        "classes": known.get("classes", "person" if data.class_map else "fit"),
+        "classes": known.get("classes", "person" if data.class_map else "fit" if is_sure else "assumed"),
     }
     classes = plural(model.num_classes, task.label_words[0], task.label_words[1])
     words = {

@@ -197,7 +197,7 @@ class Session:
             passes=passes,
             seconds=seconds,
             recorded=self.sweep.baseline.recorded() if not final or any(item.outputs for item in final) else None,
-            reading=reading_of(self.spec, self.model),
+            reading=reading_of(self.spec, self.model, self.images),
         )
 
     def close(self) -> None:

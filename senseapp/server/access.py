@@ -88,13 +88,17 @@ def _megabytes(num_bytes: int) -> str:
     return f"{num_bytes / MB:,.1f} MB" if num_bytes < 10 * MB else f"{num_bytes // MB:,} MB"
 
 
-def sweep_uploads(everybodys: Path, *, is_read: Callable[[str], bool], unused_seconds: float = 6 * 3600.0) -> None:
-    """Remove uploads last written at least ``unused_seconds`` ago whose folder's name no run reads (``is_read``)."""
-    oldest = time.time() - unused_seconds
+_UNFINISHED = "upload"  # name of a file until a page has taken it
+
+
+def sweep_uploads(everybodys: Path, *, is_read: Callable[[str], bool], at_start: bool = False) -> None:
+    """Remove uploads of six hours ago, ``at_start`` also unfinished ones, whose folder no run reads (``is_read``)."""
+    oldest = time.time() - 6 * 3600.0
     for own in everybodys.glob("*/*/"):
         with suppress(FileNotFoundError):  # another upload may be removed at any time
             written = [path.lstat().st_mtime for path in own.iterdir()] or [own.lstat().st_mtime]
-            if max(written) <= oldest and not is_read(own.name):
+            is_unfinished = at_start and (own / _UNFINISHED).exists()
+            if (is_unfinished or max(written) <= oldest) and not is_read(own.name):
                 shutil.rmtree(own, ignore_errors=True)
 
 
@@ -120,7 +124,7 @@ class Uploads(Access):
         with self._backend.receiving, storage_errors("the folder uploads"):
             sweep_uploads(self._uploads.parent, is_read=self._backend.reads_upload)
             self._check_quotas(wanted)
-            path = self._uploads / uuid.uuid4().hex / "upload"
+            path = self._uploads / uuid.uuid4().hex / _UNFINISHED
             path.parent.mkdir(parents=True)
             with path.open("xb") as stream:
                 stream.truncate(num_bytes)

@@ -316,15 +316,15 @@ _shared_lock = threading.Lock()
 def backend_at(home: Path) -> Backend:
     """Return this process's backend of ``home``, created on first use and closed when the process ends.
 
-    Only this process uses the home, so uploads without a run are those of a previous server. Raises StorageFailed if
-    the home cannot be used, and InvalidSpec if a setting of the server is invalid.
+    Only this process uses the home. A page that was open before the server was started again finds its uploads. Raises
+    StorageFailed if the home cannot be used, and InvalidSpec if a setting of the server is invalid.
     """
     key = home.expanduser().resolve()
     with _shared_lock:
         if key not in _shared:
             lock_home(key)
             backend = Backend(key, settings=ServerSettings.configured())
-            sweep_uploads(key / "uploads", is_read=backend.reads_upload, unused_seconds=0)
+            sweep_uploads(key / "uploads", is_read=backend.reads_upload, at_start=True)
             _shared[key] = backend
             atexit.register(_shared[key].close)
         return _shared[key]

@@ -182,7 +182,7 @@ def _understood(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet)
     from senseapp.measure.preparation_candidates import usual_ranges
     from senseapp.measure.readings import reading_of
 
-    reading = reading_of(spec, model)
+    reading = reading_of(spec, model, images)
     return PreviewReport(
         notes=images.notes,
         num_marked=images.num_marked if isinstance(images, PreparedImages) else 0,

@@ -14,6 +14,11 @@ from senseapp.core.texts import first_names, listed, printable
 from senseapp.tasks.annotations import PerImage
 from senseapp.tasks.labels import LabelMapProposal, Targets
 
+OTHER_WAYS = (
+    "Choose “Nowhere: measure without labels” under “Labels come from” (--labels none). On the command line, "
+    "--class-map FILE, with lines such as 'cat,0', can say which output each class means."
+)
+"""What to do where no reading of the classes fits."""
 Background: TypeAlias = Literal["first", "last", "none", "unknown"]
 """Which output of a model means that there is no object."""
 Renumber: TypeAlias = Callable[[PerImage, Mapping[int, int]], PerImage]
@@ -128,8 +133,7 @@ def fit_numbers(
         names = f", {listed(model.names)}" if model.names else ""
         raise InvalidDataset(
             f"The annotations have the classes {used}, and the model has {model.num_outputs:,} outputs{names}: no "
-            "reading of the classes fits. Say which output each class means (with --class-map FILE, lines such as "
-            "'cat,0'), or measure without labels."
+            f"reading of the classes fits. {OTHER_WAYS}"
         )
     read_as = partial(_read_as, written=written, model=model, renumber=renumber)
     fitted, shown = read_as(values, orders[0] if orders else LabelMapProposal(pairs=()))

@@ -4,13 +4,17 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.servers import Server, serving
-from tests.browser.steps import RUN_MILLISECONDS, open_options
+from tests.browser.steps import RUN_MILLISECONDS, offer_images, open_block, open_options
 from tests.browser.test_journey import ask_for_many_levels, fill
+from tests.browser.waiting import at_rest
+from tests.pictures import png, write_zip
 
 pytestmark = [pytest.mark.browser, pytest.mark.wide]
 
@@ -58,3 +62,33 @@ def test_a_run_survives_a_server_that_is_asked_to_end(visitor: Callable[[], Page
     expect(page.get_by_text(re.compile("Finished$"))).to_be_visible(timeout=RUN_MILLISECONDS)
     assert states(server) == ["done"]
     assert stored(server) == TOTAL
+
+
+def test_a_page_that_connects_again_starts_what_it_shows(
+    visitor: Callable[[], Page], server: Server, tmp_path: Path
+) -> None:
+    page = visitor()
+    page.goto(server.url)
+    open_block(page, "Model")
+    page.locator(".st-key-block_model_open").get_by_text("Detector", exact=True).click()
+    expect(page.get_by_text("Demo: a small detector")).to_be_visible()
+    page.get_by_text("Targets for a training tool", exact=True).click()
+    offer_images(page, write_zip(tmp_path / "mine.zip", {f"{number}.png": png(number) for number in range(24)}))
+    expect(page.get_by_text("mine.zip, 24 images")).to_be_visible()
+    expect(page.get_by_text("on all images, measured:")).to_be_visible()
+    at_rest(page)
+    address = page.url
+    server.kill()
+    server.start()
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-connection-state", "CONNECTED")
+    started = re.compile(r"/results\?run=[0-9a-f]{32}$")
+    page.get_by_role("button", name="Run", exact=True).click()
+    with suppress(AssertionError):  # nothing starts where this press is the first that the new server hears of the page
+        expect(page).to_have_url(started, timeout=20_000)
+    if page.url == address:
+        expect(page.get_by_text("mine.zip, 24 images")).to_be_visible()
+        page.get_by_role("button", name="Run", exact=True).click()
+    expect(page).to_have_url(started)
+    with sqlite3.connect(server.home / "senseapp.sqlite3") as database:
+        *_, (spec,) = database.execute("SELECT spec FROM runs ORDER BY sequence")
+    assert all(part in spec for part in ("mine.zip", '"targets"', "shapes_detector"))

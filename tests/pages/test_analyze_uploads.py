@@ -306,7 +306,10 @@ def test_a_reload_finds_an_upload_and_a_run_offers_it(analyze: AppTest, another_
     hostile.query_params["data.path"] = "upload:../../../etc/passwd"
     wait_for_card(hostile.run())
     assert not hostile.exception
-    assert hostile.button_group(key="analyze.data.source").value == "Demo"
+    assert hostile.button_group(key="analyze.data.source").value == "Upload images"
+    assert hostile.file_uploader
+    assert hostile.button(key="analyze.run").disabled
+    assert [toast.value for toast in hostile.toast] == ["This upload is no longer there. Upload the file again."]
 
 
 def test_nobody_opens_the_upload_of_somebody_else(service: Service, backend: Backend) -> None:

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from senseapp.app.analyze.blocks import images_line
 from senseapp.descriptions import SOURCES
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec
+from senseapp.server.inputs import DETECTION_DEMO, Inputs
 from senseapp.server.service import Service
 from senseapp.tasks import TASKS
-from tests.pages.conftest import texts, wait_for_card
-from tests.pictures import write_folder, write_zip
+from tests.detector_exports import shape_pictures
+from tests.pages.conftest import ScriptedInputs, texts, wait_for_card
+from tests.pictures import png, write_folder, write_zip
 from tests.toy_rectangles import SOURCE, picture_files, scene
 
 REAL_ENGINE = True
@@ -56,3 +59,31 @@ def test_analyze_says_what_it_found(app, service, tmp_path, monkeypatch):
     labels.set_value(WITHOUT_LABELS).run()
     assert "5 images" in texts(app)
     assert "with masks" not in texts(app)
+
+
+def test_boxes_of_classes_that_no_output_is_have_a_way_out_that_is_on_the_page(app, tmp_path, monkeypatch):
+    box = "<bndbox><xmin>2</xmin><ymin>2</ymin><xmax>8</xmax><ymax>9</ymax></bndbox>"
+    square = f"<annotation><object><name>square</name>{box}</object></annotation>".encode()
+    files = {f"{number}{end}": file for number in range(12) for end, file in ((".png", png(number)), (".xml", square))}
+    folder = write_folder(tmp_path / "set", files)
+    monkeypatch.setenv("SENSEAPP_DATA_ROOTS", str(tmp_path))
+    monkeypatch.setattr(ScriptedInputs, "preview", Inputs.preview)
+    wait_for_card(app.run())
+    app.button_group(key="analyze.model.demo").set_value(DETECTION_DEMO.model.title).run()
+    app.button_group(key="analyze.data.source").set_value("Server folder").run()
+    app.text_input(key="analyze.data.folder").set_value(str(folder)).run()
+    labels = wait_for_card(app).selectbox(key=f"analyze.data.labels.{folder}")
+    (error,) = (each.value for each in app.error)
+    assert f"no reading of the classes fits. Choose “{labels.options[-1]}” under “{labels.label}”" in error
+    assert "set, 12 images" in texts(app)
+    assert images_line(DataSpec(kind="archive", path="/a/voc.zip"), 96, None) == "voc.zip"
+    assert app.button(key="analyze.run").disabled
+    labels.set_value(WITHOUT_LABELS).run()
+    assert not wait_for_card(app).button(key="analyze.run").disabled
+
+
+def test_class_numbers_that_are_only_assumed_are_said_to_be_so_in_each_place(backend, tmp_path):
+    data = DataSpec(kind="folder", path=str(shape_pictures(tmp_path, 12, names=("square", "circle", "dot"))))
+    report = Service(backend).inputs.preview(RunSpec(model=DETECTION_DEMO.model, data=data))
+    assert any(note.startswith("Class numbers are only assumed:") for note in report.notes)
+    assert report.reading.facts["Classes"] == "4 classes of the model (only assumed)"

@@ -4,13 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from streamlit.runtime.state.safe_session_state import SafeSessionState
+from streamlit.runtime.state.session_state import SessionState
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.state import LayerEdits
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.service import Service
 from tests.cases import first_of
-from tests.pages.conftest import finish, go_back, open_layers, open_page, wait_for_card
+from tests.pages.conftest import finish, go_back, open_layers, open_page, started, wait_for_card
 
 pytestmark = pytest.mark.slow
 
@@ -140,6 +142,25 @@ def test_analyze(app: AppTest, another_app: Callable[[], AppTest], service: Serv
     assert first.sensitivity.layers == ("layer1.*",)
     assert first.sensitivity.num_samples == 99
     assert first.goal == "faster"
+
+
+def test_run_on_a_page_of_a_session_that_is_gone_starts_nothing_else(app, service) -> None:
+    wait_for_card(app.run())
+    app.radio(key="analyze.goal").set_value("faster").run()
+    app.button_group(key="analyze.data.source").set_value("None").run()
+    query = dict(app.query_params)
+    app.button(key="analyze.run").click()
+    sent = app._tree.get_widget_states()
+    app._session_state = SafeSessionState(SessionState(), lambda: None)  # as of a server that was started again
+    app.session_state = type(app.session_state)(app._session_state)
+    app._run(sent)
+    assert not service.runs()
+    (toast,) = app.toast
+    assert "press Run, or what you pressed, once more" in toast.value
+    assert dict(app.query_params) == query
+    wait_for_card(app).button(key="analyze.run").click().run()
+    spec = started(service)
+    assert (spec.goal, spec.data.kind) == ("faster", "random")
 
 
 def test_compare(app, another_app, service, backend, finished_run) -> None:

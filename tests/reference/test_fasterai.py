@@ -34,17 +34,8 @@ NUM_CLASSES = 10
 # Units of which a layer has three or nine are left out: half of them is one here, and another number where a quantile
 # is interpolated. One unit of 64 more or less is what the tolerance below is for.
 GRANULARITIES = (
-    "channel",
-    "column",
-    "row",
-    "kernel",
-    "filter",
-    "shared_weight",
-    "shared_column",
-    "shared_row",
-    "shared_kernel",
-    "vertical_slice",
-    "horizontal_slice",
+    *("channel", "column", "row", "kernel", "filter", "shared_weight", "shared_column", "shared_row"),
+    *("shared_kernel", "vertical_slice", "horizontal_slice"),
 )
 COMPRESSIONS = (("sparsity", 50), ("quantization", 4))
 SCRIPT = Path(__file__).parent.parent / "peers" / "fasterai_deltas.py"

@@ -20,15 +20,8 @@ from tests.browser.servers import Server, serving
 
 ROOT = Path(__file__).parents[2]
 BUILT_FROM = [
-    "setup.py",
-    "pyproject.toml",
-    "MANIFEST.in",
-    "README.md",
-    "app.py",
-    "pages",
-    "assets",
-    ".streamlit",
-    "senseapp",
+    *("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "app.py", "pages", "assets", ".streamlit"),
+    *("senseapp",),
 ]
 DEMO_LAYERS = 23
 PAGES = ("results", "schedule", "compare", "runs", "guide", "system")
@@ -112,18 +105,8 @@ def test_the_commands_answer_from_another_folder(command: Path, elsewhere: Path)
 @pytest.mark.slow
 def test_the_demo_is_measured_from_another_folder(command: Path, elsewhere: Path) -> None:
     demo = [
-        "--model",
-        "demo",
-        "--data",
-        "demo",
-        "--samples",
-        "64",
-        "--compression",
-        "sparsity",
-        "--levels",
-        "50",
-        "--mode",
-        "quick",
+        *("--model", "demo", "--data", "demo", "--samples", "64", "--compression", "sparsity", "--levels", "50"),
+        *("--mode", "quick"),
     ]
     told(command, "analyze", *demo, "--out", "run")
     assert len(json.loads((elsewhere / "run" / "targets.json").read_text())) > 0

@@ -6,28 +6,10 @@ import sys
 import pytest
 
 PLAIN = (
-    "core.errors",
-    "descriptions",
-    "metrics",
-    "tasks",
-    "compressions",
-    "records.spec",
-    "records.measurement",
-    "solve.methods",
-    "formats.registry",
-    "store.run_store",
-    "store.run_file",
-    "store.distiller",
-    "server.service",
-    "server.process.child",
-    "server.worker",
-    "cli.main",
-    "views.frames.results",
-    "views.report.document",
-    "app.common.backend",
-    "app.results.views",
-    "app.schedule.panel",
-    "app.server.serve",
+    *("core.errors", "descriptions", "metrics", "tasks", "compressions", "records.spec", "records.measurement"),
+    *("solve.methods", "formats.registry", "store.run_store", "store.run_file", "store.distiller", "server.service"),
+    *("server.process.child", "server.worker", "cli.main", "views.frames.results", "views.report.document"),
+    *("app.common.backend", "app.results.views", "app.schedule.panel", "app.server.serve"),
 )
 PROGRAM = """
 import importlib, pkgutil, sys

@@ -18,7 +18,7 @@ from senseapp.app.common.expert import expert
 from senseapp.app.common.state import filled, restart_with, session
 from senseapp.app.common.uploads import adopt_upload
 from senseapp.core.codec import decode, encode
-from senseapp.core.errors import SenseError, check_choice
+from senseapp.core.errors import NotFound, SenseError, check_choice
 from senseapp.core.markdown import md
 from senseapp.core.texts import distinct
 from senseapp.records.goal import GOALS, usual_run
@@ -138,9 +138,9 @@ def images_line(images: DataSpec | None, samples: int | None, available: int | N
     """Return the settings of the images block in one line, with their number if known; empty without images."""
     if images is None:
         return ""
-    count = f", {samples:,}" if samples else ""
+    count = f", {samples:,}" if samples and available else ""  # more may be asked for than there are
     if available and images.kind != "random":
-        count = f"{count} of {fmt.plural(available, 'image')}" if samples else f", {fmt.plural(available, 'image')}"
+        count += f"{' of' if samples else ','} {fmt.plural(available, 'image')}"
     return images_title(images) + count
 
 
@@ -200,10 +200,7 @@ def _texts(data: Mapping[str, Any], usual: Mapping[str, Any], path: str = "") ->
 
 
 def _spec(texts: Mapping[str, str]) -> RunSpec:
-    """Return the settings in the address.
-
-    Raises SenseError if they are no such settings, or a file is not there, or not this visitor's.
-    """
+    """Return the settings in the address; raises SenseError if they are none."""
     goal = texts.get("goal", RunSpec().goal)
     check_choice("The goal must be", goal, GOALS)
     asked = encode(usual_run(cast(Goal, goal), texts.get("model.task", "")))
@@ -217,6 +214,9 @@ def _spec(texts: Mapping[str, str]) -> RunSpec:
             with suppress(ValueError, RecursionError):  # a text where a field may be one, such as the metric
                 value = json.loads(text)
         if place in _FILES and text.startswith(_UPLOAD):  # another one is in a folder of the server, which is checked
-            value = str(adopt_upload(text.removeprefix(_UPLOAD)))
+            try:
+                value = str(adopt_upload(text.removeprefix(_UPLOAD)))
+            except NotFound as error:  # the text is no path, so that the page asks for the file
+                st.toast(str(error))
         asked["data"][part][name] = value
     return decode(asked, RunSpec)

@@ -303,9 +303,7 @@ def _confirmed(
     with st.expander(title, expanded=bool(proposal.unmatched)):
         chosen = _edit(survey, {**proposed, **known}, key=key)
     if not chosen:
-        complain(
-            "No name means a class of this model. Choose a class beside each name above, or measure without labels."
-        )
+        complain("No name is a class of this model. Choose a class beside each name above, or measure without labels.")
         return None
     left_out = [name for name, count in survey.label_counts if count and name not in chosen]
     if left_out:

@@ -11,6 +11,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, is_refused, wait_for
 from senseapp.app.common.state import filled, go_to, session
 from senseapp.app.common.texts import LONGEST_TEXT
+from senseapp.compat.streamlit_internals import is_first_run
 from senseapp.core.errors import InvalidSpec, SenseError
 from senseapp.core.markdown import md
 from senseapp.core.texts import matcher
@@ -216,7 +217,9 @@ def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
 
 
 def start_run(spec: RunSpec) -> None:
-    """Start a run and go to its page; say so here if it cannot be started."""
+    """Start a run and go to its page; say so here if it cannot be started, or was asked for on an earlier page."""
+    if is_first_run():
+        return
     session().draft = spec
     with errors_here():
         go_to(backend.service().start(spec, title=run_title(spec)))

@@ -63,13 +63,17 @@ def test_a_killed_server_leaves_the_home_to_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.wide
 @pytest.mark.slow
-def test_uploads_of_a_server_that_was_killed_go_at_the_next_start(tmp_path: Path) -> None:
+def test_of_a_server_that_was_killed_only_whole_uploads_stay(tmp_path: Path) -> None:
     before = Backend(tmp_path, workers=0, data_roots=())
     ghosts = [Service(before).inputs.reserve_upload(announced_bytes=2_000_000_000) for _ in range(3)]
+    whole, old = (Service(before).inputs.reserve_upload(10) for _ in range(2))
+    whole, old = whole.rename(whole.with_name("mine.zip")), old.rename(old.with_name("old.zip"))
+    os.utime(old, (1e9, 1e9))
     before.close()
-    assert all(path.is_file() for path in ghosts)
+    assert all(path.is_file() for path in (*ghosts, old))
     backend_at(tmp_path)
-    assert not any(path.exists() for path in ghosts)
+    assert not any(path.exists() for path in (*ghosts, old))
+    assert whole.is_file()
     backend_at(tmp_path).close()
 
 
