@@ -8,8 +8,6 @@ Windows-1252; that, and a delimiter other than a comma, is noted in :attr:`Table
 bytes, rows, columns and cells are limited, and a line that does not fit is an error that quotes it.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

@@ -4,8 +4,6 @@ Folders are listed here, without what lies outside of those that may be read; ar
 :mod:`senseapp.data.archives`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from abc import ABC, abstractmethod

@@ -4,8 +4,6 @@ They are chosen by their damages alone in int8 and by predicted times, which tim
 enough, fewer are tried.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """This process and its machine: the engine, a limit on memory, speed, and how busy other programs keep it."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os

@@ -3,8 +3,6 @@
 Seconds are of a quiet machine until :class:`LoadWatch` is asked. Finished runs correct the steps of their kind.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import threading

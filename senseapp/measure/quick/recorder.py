@@ -50,7 +50,6 @@ class LayerCall:
 
 Calls: TypeAlias = dict[str, list[LayerCall]]
 """Calls by the dotted name of the module, in call order."""
-_AFFINE = (nn.Identity, nn.Dropout, nn.BatchNorm2d)
 _NONE: Mapping[str, Sequence[nn.Module]] = MappingProxyType({})
 
 
@@ -180,27 +179,26 @@ class Recorder:
 
 
 def activations_after(trace: CallTrace, model: nn.Module, names: Iterable[str]) -> dict[str, tuple[nn.Module, ...]]:
-    """Return the modules, up to an activation, through which alone the output of each module of ``names`` passes.
+    """Return the modules through which alone the output of each module of ``names`` passes, as through an activation.
 
     All are called once, multiply by no weights, and keep the shape. A response after them has their nonlinearity.
     """
-    layers = {parameter.rpartition(".")[0] for parameter, use in trace.uses.items() if use.macs}
+    layers = [parameter.rpartition(".")[0] for parameter, use in trace.uses.items() if use.macs]
     counts, wanted = Counter(call.module for call in trace.calls), set(names)
     found = dict[str, tuple[nn.Module, ...]]()
     for call in trace.calls:
-        chain, last = list[nn.Module](), call
+        last = call
         while call.module in wanted and last.after < len(trace.calls) and counts[last.module] == 1:
             reader = trace.calls[last.after]
-            is_only = reader.passes_on or last.last_needed <= reader.end
-            is_alike = reader.source == last.index and reader.output_shape == call.output_shape
-            holds = any(f"{each}.".startswith(f"{reader.module}.") for each in layers)
-            if not (reader.alone and is_only and is_alike) or holds or counts[reader.module] > 1:
+            if (
+                not (reader.alone and reader.source == last.index and reader.output_shape == call.output_shape)
+                or (last.last_needed > reader.end and not reader.passes_on)  # something else reads it later
+                or counts[reader.module] > 1
+                or any(f"{layer}.".startswith(f"{reader.module}.") for layer in layers)
+            ):
                 break
-            chain, last = [*chain, model.get_submodule(reader.module)], reader
-        while chain and type(chain[-1]) in _AFFINE:  # the inner products are the same without it
-            chain.pop()
-        if chain:
-            found[call.module] = tuple(chain)
+            found[call.module] = (*found.get(call.module, ()), model.get_submodule(reader.module))
+            last = reader
     return found
 
 

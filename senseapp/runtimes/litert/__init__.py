@@ -1,7 +1,5 @@
 """The runtime LiteRT (TensorFlow Lite); its description loads neither torch nor LiteRT."""
 
-from __future__ import annotations
-
 from senseapp.descriptions.runtimes import RuntimeDescription
 
 LITERT = RuntimeDescription(

@@ -1,7 +1,5 @@
 """LiteRT files: operators by name, texts that a file holds about itself, and layers of its operators."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """LiteRT files that are open in LiteRT's interpreter: those of the product, and those of any program for a check."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """LiteRT as a :class:`~senseapp.runtimes.base.Runtime`: networks of torch become files of one image a call."""
 
-from __future__ import annotations
-
 import copy
 import json
 import tempfile

@@ -4,8 +4,6 @@ Weights have a scale for each channel, activations, of 8 or 16 bits, one for eac
 or int8.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Mapping

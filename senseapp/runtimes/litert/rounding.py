@@ -5,8 +5,6 @@ quantizer has written. They are found by the code that finds them for ONNX
 (:func:`~senseapp.runtimes.onnxruntime.rounding.weights.rounded_products`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The simulator of Qualcomm's HTP, the NPU of its phones; its description loads neither torch nor the simulator."""
 
-from __future__ import annotations
-
 from senseapp.descriptions.runtimes import ProcessorDescription
 
 QNN = ProcessorDescription(
