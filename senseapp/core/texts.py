@@ -154,9 +154,7 @@ def safe_cell(value: T) -> T | str:
     >>> [safe_cell(value) for value in ("=1+1", "'=1+1", "x;=1+1", "layer.0", "a - b", "-0.25", -0.25)]
     ["'=1+1", "''=1+1", "x;'=1+1", 'layer.0', 'a - b', '-0.25', -0.25]
     """
-    if not isinstance(value, str):
-        return value
-    return _CELL.sub(lambda found: f"'{found[0]}", value)
+    return _CELL.sub(lambda found: f"'{found[0]}", value) if isinstance(value, str) else value
 
 
 def plain_cell(text: str) -> str:

@@ -144,9 +144,7 @@ def matched_order(order: LabelMapProposal, table: npt.NDArray[np.generic]) -> La
     taken = set(moved.values())
     kept = {output: output for _, output in order.pairs if output not in moved and output not in taken}
     pairs = tuple((label, {**kept, **moved}[output]) for label, output in order.pairs if output in {**kept, **moved})
-    if pairs == order.pairs:
-        return order
-    return LabelMapProposal(pairs=pairs, words=AS_FOUND)
+    return order if pairs == order.pairs else LabelMapProposal(pairs=pairs, words=AS_FOUND)
 
 
 def labels_as(images: PreparedImages, order: LabelMapProposal | None) -> PerImage:

@@ -100,9 +100,7 @@ class _ReadingSearch(ReadingChoices):
             return PreparationChoice(spec=given)
         scored = self._scored(given.data, labelled=labelled)
         scored.sort(key=lambda each: -each.value)
-        if labelled:
-            return self._by_labels(scored, len(images))
-        return self._by_answers(scored, len(images))
+        return self._by_labels(scored, len(images)) if labelled else self._by_answers(scored, len(images))
 
     # ---- candidates
 

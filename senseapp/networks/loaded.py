@@ -117,9 +117,7 @@ class skip_weight_init(TorchFunctionMode):  # noqa: N801  (used as a context man
         """Call ``func``, unless it initialises a parameter."""
         kwargs = kwargs or {}
         filled = args[0] if args else kwargs.get("tensor")
-        if func in _FILLING and isinstance(filled, nn.Parameter):
-            return filled
-        return func(*args, **kwargs)
+        return filled if func in _FILLING and isinstance(filled, nn.Parameter) else func(*args, **kwargs)
 
 
 def is_reachable(url: str) -> bool:
@@ -158,6 +156,4 @@ def check_side(side: int | None, *, title: str) -> None:
 
 def channel_statistics(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """Return the mean (or std) of ``channels`` channels: ``values``, or their average for each."""
-    if len(values) == channels:
-        return values
-    return (sum(values) / len(values),) * channels
+    return values if len(values) == channels else (sum(values) / len(values),) * channels

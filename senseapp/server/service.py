@@ -76,9 +76,7 @@ class Service(Access):
         """
         record = self._store.get(run_id, self.owner)
         result = self._backend.so_far(self._store.readable(run_id, self.owner))
-        if result is None or not record.read_only:
-            return result
-        return without_folders(result)
+        return without_folders(result) if result is not None and record.read_only else result
 
     def rename(self, run_id: str, title: str) -> None:
         """Change the title of a run."""

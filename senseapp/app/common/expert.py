@@ -39,9 +39,7 @@ def expert_toggle(label: str, *, key: str, **look: Any) -> bool:
 
 def reading_shown(sentences: Iterable[str]) -> list[str]:
     """Return how something is read without mean and deviation of its pixels, which are for experts."""
-    if expert():
-        return list(sentences)
-    return [_OF_PIXELS.sub("", sentence) for sentence in sentences]
+    return list(sentences) if expert() else [_OF_PIXELS.sub("", sentence) for sentence in sentences]
 
 
 def notes_shown(notes: Iterable[str]) -> list[str]:

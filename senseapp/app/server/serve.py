@@ -187,9 +187,7 @@ def options_of(arguments: list[str]) -> dict[str, Option]:
 def _value(text: str | list[str]) -> Option:
     if isinstance(text, list):
         return text
-    if text.isdecimal():
-        return int(text)
-    return {"true": True, "false": False}.get(text.lower(), text)
+    return int(text) if text.isdecimal() else {"true": True, "false": False}.get(text.lower(), text)
 
 
 if __name__ == "__main__":

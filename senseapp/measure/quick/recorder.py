@@ -204,9 +204,7 @@ def activations_after(trace: CallTrace, model: nn.Module, names: Iterable[str]) 
 
 def _graph_begins(value: Tensor) -> Tensor:
     """Return ``value``, free to be written into, with ``requires_grad``: the graph begins here."""
-    if not value.is_floating_point():
-        return value
-    return value.detach().requires_grad_() * 1
+    return value.detach().requires_grad_() * 1 if value.is_floating_point() else value
 
 
 def _detached(value: Any, copied: bool) -> Any:

@@ -120,9 +120,7 @@ def _size_argument(spec: ModelSpec) -> dict[str, Any]:
         return {}
     if spec.name.startswith("vit_"):
         return {"image_size": spec.img_size}
-    if spec.name.startswith("maxvit"):
-        return {"input_size": (spec.img_size, spec.img_size)}
-    return {}
+    return {"input_size": (spec.img_size, spec.img_size)} if spec.name.startswith("maxvit") else {}
 
 
 def _replace_first_convolution(module: nn.Module, in_chans: int) -> None:

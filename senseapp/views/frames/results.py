@@ -242,9 +242,7 @@ def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usua
     weights = sum(num_params.get(name, 0) for name in entry.members)
     if weights < 0.5 * sum(num_params.values()) / max(1, len(num_params)):  # half of an even share
         return "little to gain (few weights)"
-    if loss > 2 * usual:
-        return "too fragile"
-    return "not needed for the target"
+    return "too fragile" if loss > 2 * usual else "not needed for the target"
 
 
 def _at_opening_level(result: RunResult, view: Metric) -> pd.DataFrame:

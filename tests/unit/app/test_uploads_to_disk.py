@@ -121,9 +121,7 @@ def test_a_form_reads_alike_however_the_network_cuts_it(sizes: list[int], num_by
 
 
 @pytest.mark.slow
-def test_small_files_need_a_field_and_count_against_rate_and_quota(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_files_need_a_field_and_count_against_rate_and_quota(server, monkeypatch) -> None:
     assert server.put(form(b"few"), url="/_stcore/upload_file/session-2/file-1") == 403
     monkeypatch.setenv("SENSEAPP_PER_PERSON_MB", "1")
     content, number_sent = noise(MB // 10), 63
@@ -196,9 +194,7 @@ def test_a_header_without_end_is_refused(server: Server) -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_a_file_over_the_limit_is_refused_whether_it_says_so_or_not(
-    server: Server, monkeypatch: pytest.MonkeyPatch, announced: bool
-) -> None:
+def test_a_file_over_the_limit_is_refused_whether_it_says_so_or_not(server, monkeypatch, announced) -> None:
     monkeypatch.setenv("SENSEAPP_MAX_UPLOAD_MB", "5")
     body = form(noise(7 * MB))
     assert server.put(body if announced else in_pieces(body, 100_000)) == 413
@@ -263,9 +259,7 @@ def test_without_the_forgery_token_no_byte_is_stored(server: Server) -> None:
         (form(noise(6 * MB)), {"Content-Type": "text/plain"}),
     ],
 )
-def test_a_form_without_exactly_one_whole_file_leaves_nothing(
-    server: Server, body: bytes, headers: dict[str, str]
-) -> None:
+def test_a_form_without_exactly_one_whole_file_leaves_nothing(server, body, headers) -> None:
     assert server.put(body, headers=headers) == 400
     assert server.files == []
     assert server.registry.take("session-1", "file-1") is None

@@ -56,9 +56,7 @@ def test_no_folder_lies_outside(tmp_path: Path) -> None:
         (("demo", "timm/resnet18"), None, "w.pth", "--checkpoint belongs to one model"),
     ],
 )
-def test_bad_lists_are_refused(
-    models: tuple[str, ...], listed: str | None, checkpoint: str | None, words: str, tmp_path: Path
-) -> None:
+def test_bad_lists_are_refused(models, listed, checkpoint, words, tmp_path) -> None:
     with pytest.raises(InvalidSpec, match=re.escape(words)):
         batch_of(arguments(tmp_path, *models, listed=listed, checkpoint=checkpoint))
 
@@ -108,9 +106,7 @@ def test_several_models_from_the_command_line(tmp_path: Path, capsys: pytest.Cap
     assert "1 of 2 models could not be measured (nosuch-model)" in capsys.readouterr().err
 
 
-def test_a_cluster_that_does_not_answer_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_does_not_answer_is_one_line(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("SENSEAPP_RAY_ADDRESS", "127.0.0.1:1")
     command = ["analyze", "--model", "demo", *SETTINGS, "--samples", "8", "--layers", "fc", "--out", str(tmp_path)]
     assert main(command) == 2

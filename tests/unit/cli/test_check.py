@@ -40,9 +40,7 @@ def check(files: dict[str, Path], candidate: str, *options: str) -> int:
     return main(["check", str(files["reference"]), str(files[candidate]), *DATA, *options])
 
 
-def test_a_candidate_that_holds_exits_with_0_and_says_why(
-    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_candidate_that_holds_exits_with_0_and_says_why(files, capsys) -> None:
     assert check(files, "good", "--max-drop", "3") == 0
     said = capsys.readouterr().out
     assert said.startswith("Holds: Loss of right answers: 0 points on 160 images")
@@ -51,9 +49,7 @@ def test_a_candidate_that_holds_exits_with_0_and_says_why(
     assert "Inside: No tensor of 23 differs" in said
 
 
-def test_one_that_fails_exits_with_1_and_writes_what_a_merge_request_needs(
-    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_that_fails_exits_with_1_and_writes_what_a_merge_request_needs(files, tmp_path, capsys) -> None:
     page, junit, summary = (tmp_path / "new" / name for name in ("check.html", "check.xml", "check.md"))
     written = ("--out", str(page), "--out", str(junit), "--out", str(summary))
     assert check(files, "bad", "--max-drop", "3", "--format", "json", *written) == 1
@@ -74,9 +70,7 @@ def test_one_that_fails_exits_with_1_and_writes_what_a_merge_request_needs(
     assert str(files["bad"].parent) not in text + summary.read_text("utf-8") + junit.read_text("utf-8")
 
 
-def test_too_few_images_and_too_long_times_exit_with_1(
-    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_few_images_and_too_long_times_exit_with_1(files, capsys) -> None:
     assert check(files, "good", "--max-drop", "1") == 1
     assert capsys.readouterr().out.startswith("Not shown to hold: Loss of right answers: 0 points on 160 images")
     assert check(files, "good", "--max-drop", "3", "--max-time", "0.01") == 1
@@ -95,14 +89,7 @@ def test_too_few_images_and_too_long_times_exit_with_1(
         ("good", ("--onnx-output", "nothing"), "The file has no output “nothing”. Its outputs are scores."),
     ],
 )
-def test_bad_input_exits_with_2_and_one_line(
-    files: dict[str, Path],
-    tmp_path: Path,
-    candidate: str,
-    options: tuple[str, ...],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_bad_input_exits_with_2_and_one_line(files, tmp_path, candidate, options, sentence, capsys) -> None:
     (tmp_path / "text.onnx").write_text("no network")
     for folder in ("in parts", "empty"):
         (tmp_path / folder).mkdir()
@@ -120,9 +107,7 @@ def test_bad_input_exits_with_2_and_one_line(
 
 @pytest.mark.wide
 @pytest.mark.slow
-def test_a_hostile_file_takes_the_memory_that_it_may_in_a_process_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hostile_file_takes_the_memory_that_it_may_in_a_process_of_its_own(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("SENSEAPP_JOB_PROCESSES", "1")
     monkeypatch.chdir(tmp_path)
     content = file_of(
@@ -140,9 +125,7 @@ def test_a_hostile_file_takes_the_memory_that_it_may_in_a_process_of_its_own(
 
 
 @pytest.mark.wide
-def test_a_report_comes_back_from_another_process(
-    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_comes_back_from_another_process(files, monkeypatch, capsys) -> None:
     found = []
     for processes in ("0", "1"):
         monkeypatch.setenv("SENSEAPP_JOB_PROCESSES", processes)

@@ -36,9 +36,7 @@ def analyzed(folder: Path, *arguments: str) -> RunResult:
 @pytest.mark.parametrize(
     ("compression", "levels"), first_of([("pruning", "30,50"), ("sparsity", "50,80"), ("quantization", "8,3")])
 )
-def test_a_run_of_the_export_equals_that_of_the_network(
-    files: tuple[Path, Path], tmp_path: Path, compression: str, levels: str
-) -> None:
+def test_a_run_of_the_export_equals_that_of_the_network(files, tmp_path, compression, levels) -> None:
     weights, graph = map(str, files)
     how = ("--compression", compression, "--levels", levels)
     of_network = analyzed(

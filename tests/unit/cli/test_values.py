@@ -25,9 +25,7 @@ def outputs(file: Path, pictures: Path) -> np.ndarray:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_times")
-def test_an_embedding_is_ranked_scheduled_deployed_and_checked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_embedding_is_ranked_scheduled_deployed_and_checked(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("SENSEAPP_JOB_PROCESSES", "0")
     network, pictures = write_network(tmp_path / "face.onnx", "face embedding"), write_pictures(tmp_path / "set", COUNT)
     data = ("--data", str(pictures), *PREPARED)

@@ -112,9 +112,7 @@ def test_agents_ask_where_they_are_shut_out() -> None:
         ({}, 1.5),
     ],
 )
-def test_a_forged_state_counts_as_the_usual_value(
-    monkeypatch: pytest.MonkeyPatch, value: dict[str, object], read: float
-) -> None:
+def test_a_forged_state_counts_as_the_usual_value(monkeypatch, value, read) -> None:
     from streamlit.proto.WidgetStates_pb2 import WidgetState
     from streamlit.runtime.state.common import WidgetMetadata
     from streamlit.runtime.state.session_state import WStates

@@ -33,9 +33,7 @@ def compressor(model: nn.Module, images: torch.Tensor) -> PruningCompressor:
 
 
 @pytest.mark.slow
-def test_each_group_is_one_whose_channels_its_readers_multiply_by_zero(
-    model: nn.Module, images: torch.Tensor, compressor: PruningCompressor
-) -> None:
+def test_each_group_is_one_whose_channels_its_readers_multiply_by_zero(model, images, compressor) -> None:
     before = footprint(model)
     with torch.no_grad():
         dense = model(images)

@@ -196,9 +196,7 @@ def test_ways_to_store_class_numbers(folder: Callable[[Files], DataSpec], file: 
         (encoded(Image.new("L", (9000, 9000))), "its mask: 9,000 × 9,000 pixels, more than 64 million"),
     ],
 )
-def test_a_picture_whose_mask_cannot_be_used_is_replaced_and_told(
-    folder: Callable[[Files], DataSpec], mask: bytes, reason: str
-) -> None:
+def test_a_picture_whose_mask_cannot_be_used_is_replaced_and_told(folder, mask, reason) -> None:
     files = toy_rectangles.picture_files(6)
     spec = folder(files)
     first = load(spec, num_samples=2, seed=1).names
@@ -371,9 +369,7 @@ def test_a_table_beside_pictures_with_masks_names_the_pictures(folder: Callable[
 @pytest.mark.parametrize(
     "classes", [("mask", "no_mask"), ("masks", "hats"), ("with_mask", "without_mask"), ("gt", "m3")]
 )
-def test_classes_that_are_called_like_masks_stay_classes(
-    folder: Callable[[Files], DataSpec], classes: tuple[str, str]
-) -> None:
+def test_classes_that_are_called_like_masks_stay_classes(folder, classes) -> None:
     spec = folder({f"{name}/{number}.png": png(number) for name in classes for number in range(3)})
     survey = survey_images(spec, num_classes=2, task=CLASSIFICATION)
     assert dict(survey.label_counts) == dict.fromkeys(classes, 3)

@@ -33,9 +33,7 @@ def marked(picture: Image.Image, mark: int) -> Image.Image:
 
 @given(size=SIZES, transform=TRANSFORMS, mark=MARKS)
 @settings(max_examples=examples(60), deadline=None)
-def test_a_picture_is_prepared_as_timm_prepares_the_upright_one(
-    size: tuple[int, int], transform: EvalTransform, mark: int
-) -> None:
+def test_a_picture_is_prepared_as_timm_prepares_the_upright_one(size, transform, mark) -> None:
     stored = marked(random_picture(sum(size), size), mark)
     how = Preprocessing(
         input_shape=(3, transform.height, transform.width),
@@ -60,9 +58,7 @@ def painted(size: tuple[int, int], mark: int) -> list[Image.Image]:
 
 @given(size=SIZES, transform=TRANSFORMS, mark=MARKS)
 @settings(max_examples=examples(60), deadline=None)
-def test_coordinates_painted_in_a_picture_are_where_points_land(
-    size: tuple[int, int], transform: EvalTransform, mark: int
-) -> None:
+def test_coordinates_painted_in_a_picture_are_where_points_land(size, transform, mark) -> None:
     geometry = transform.geometry(size, mark)
     left, top = geometry.corner
     box = (left, top, left + transform.width, top + transform.height)
@@ -82,9 +78,7 @@ def test_coordinates_painted_in_a_picture_are_where_points_land(
 
 @given(size=SIZES, transform=TRANSFORMS, mark=MARKS)
 @settings(max_examples=examples(60), deadline=None)
-def test_a_mask_takes_the_value_nearest_to_each_centre_and_the_fill_outside(
-    size: tuple[int, int], transform: EvalTransform, mark: int
-) -> None:
+def test_a_mask_takes_the_value_nearest_to_each_centre_and_the_fill_outside(size, transform, mark) -> None:
     geometry = transform.geometry(size, mark)
     places = np.arange(size[0] * size[1], dtype=np.int32).reshape(size[::-1])
     found = geometry.mask(places, fill=-1)
@@ -102,9 +96,7 @@ def test_a_mask_takes_the_value_nearest_to_each_centre_and_the_fill_outside(
 
 @given(size=st.tuples(st.integers(24, 90), st.integers(24, 90)), transform=TRANSFORMS, mark=MARKS, box=st.data())
 @settings(max_examples=examples(60), deadline=None)
-def test_a_painted_rectangle_lies_in_its_box(
-    size: tuple[int, int], transform: EvalTransform, mark: int, box: st.DataObject
-) -> None:
+def test_a_painted_rectangle_lies_in_its_box(size, transform, mark, box) -> None:
     x0, y0 = (box.draw(st.integers(0, side - 9)) for side in size)
     x1, y1 = (box.draw(st.integers(start + 8, side)) for start, side in zip((x0, y0), size, strict=True))
     values = np.zeros(size[::-1], dtype=np.uint8)
