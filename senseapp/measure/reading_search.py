@@ -273,7 +273,7 @@ class _ReadingSearch(ReadingChoices):
         elif self._is_found_otherwise(taken, scored):
             question = (
                 "The class numbers of the labels are only assumed, and the network finds them otherwise. "
-                f"{self.best_words(scored)} Choose one; on the command line, --class-map can say something else."
+                f"{self.best_words(scored)} Choose one; the command line can say something else (--class-map)."
             )
         elif self.model.pretrained and taken.is_chance(_LEAST_VALUE):
             question = (

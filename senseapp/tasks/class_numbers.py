@@ -15,8 +15,8 @@ from senseapp.tasks.annotations import PerImage
 from senseapp.tasks.labels import LabelMapProposal, Targets
 
 OTHER_WAYS = (
-    "Choose “Nowhere: measure without labels” under “Labels come from” (--labels none). On the command line, "
-    "--class-map FILE, with lines such as 'cat,0', can say which output each class means."
+    "Choose “Nowhere: measure without labels” under “Labels come from” (--labels none). The command line "
+    "can say which output each class means (--class-map FILE, with lines such as 'cat,0')."
 )
 """What to do where no reading of the classes fits."""
 Background: TypeAlias = Literal["first", "last", "none", "unknown"]
