@@ -10,7 +10,7 @@ from typing import Any
 
 from senseapp.core.steps import SEPARATOR, StepTitle
 
-_UNKNOWN_SECONDS = 30.0  # of work without a plan
+_UNKNOWN_SECONDS = 120.0  # of work without a plan: one that comes later finds the bar near its start
 _PRIOR_SHARE = 0.05  # of the planned time: weight of the plan's own pace beside what was seen
 _OVERDUE = 0.5  # of the time spent on a step, that it still takes at least, as far as is known
 _EARLIER = 0.3  # weight of a finished step in the pace, beside the next one
