@@ -206,6 +206,8 @@ class Backend:
                 time.sleep(2)
             load_engine()
             also()
+            if not any(self.runner.load()):
+                MACHINE_LOAD.look_until_quiet()  # pages were drawn, and the engine loaded, meanwhile
         except Exception:
             _log.exception("the warm-up failed; the first run will show why")
 

@@ -197,15 +197,19 @@ class LoadWatch:
         try:
             yield
         finally:
-            quietest = math.inf
-            for place in range(_FIRST_LOOKS):
-                time.sleep(_APART_SECONDS if place else 0)
-                self._look()
-                quietest = min(quietest, self._found[-1])
-                if place and quietest <= _BUSY:
-                    break
-            self._found.extend([quietest, quietest])
+            self.look_until_quiet()
             self.known = True
+
+    def look_until_quiet(self) -> None:
+        """Look several times, for as long as a page may still be drawn; the quietest look counts as the last two."""
+        quietest = math.inf
+        for place in range(_FIRST_LOOKS):
+            time.sleep(_APART_SECONDS if place else 0)
+            self._look()
+            quietest = min(quietest, self._found[-1])
+            if place and quietest <= _BUSY:
+                break
+        self._found.extend([quietest, quietest])
 
     def slowdown(self) -> float:
         """Return how many times as long as on a quiet machine a run takes now; as before where that is not known."""
