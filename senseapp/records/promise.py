@@ -201,18 +201,18 @@ def _words(verdict: Verdict, promise: Promise) -> tuple[str, str, str]:
         takes = f"It lost {lost} on them: more images would not help, a milder file would."
     elif change.delta <= 0:
         takes = f"It takes {images} without a loss."
-    return plural(change.num_samples, "unseen image"), _above(METRICS[change.metric], verdict.bound), takes
+    return plural(change.num_samples, "unseen image"), rounded_up(METRICS[change.metric], verdict.bound), takes
 
 
-def _above(view: Metric, bound: float) -> str:
+def rounded_up(view: Metric, bound: float) -> str:
     """Return a bound as text, rounded up in its last digit."""
-    step = 10.0**view.digits
-    return view.change_text(math.ceil(view.factor * bound * step - 1e-9) / step / view.factor)
+    step = view.factor * 10.0**view.digits
+    return view.change_text(math.ceil(bound * step - 1e-9) / step if math.isfinite(bound) else bound)
 
 
 def largest_loss(change: MetricChange, bound: float) -> str:
     """Return the ``bound`` of a loss in a cell of a table, ``at most 2.7 points``; empty where it is unknown."""
-    return "" if math.isnan(bound) else f"at most {_above(METRICS[change.metric], bound)}"
+    return "" if math.isnan(bound) else f"at most {rounded_up(METRICS[change.metric], bound)}"
 
 
 def images_text(count: int, *, held_out: bool) -> str:
@@ -234,4 +234,4 @@ def bound_text(change: MetricChange, bound: float, *, tried: int = 1) -> str:
         whole = view.counted == "answers"
         did = f"{round(change.delta * count)} of {count} did" if whole else f"{view.change_text(change.delta)} did"
         return f"At most {share} % of {view.counted} change, with {sure}; {did}."
-    return f"On new images: {view.change_inside} at most {_above(view, bound)}, with {sure}."
+    return f"On new images: {view.change_inside} at most {rounded_up(view, bound)}, with {sure}."

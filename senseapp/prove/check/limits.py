@@ -22,7 +22,7 @@ from senseapp.prove.check.sides import OpenSide
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.check import CheckedLimit, CheckSpec, LossBound
 from senseapp.records.deployment import Median
-from senseapp.records.promise import CONFIDENCE
+from senseapp.records.promise import CONFIDENCE, rounded_up
 from senseapp.runtimes.open_file import OpenFile
 
 
@@ -74,7 +74,7 @@ def loss_limit(bound: LossBound, *, own_images: int = 0) -> CheckedLimit:
     ``own_images`` are those among the images that the file was made with, on which it may lose less than on new ones.
     """
     metric = METRICS[bound.metric]
-    lost, upper = metric.change_text(bound.delta), metric.change_text(bound.upper)
+    lost, upper = metric.change_text(bound.delta), rounded_up(metric, bound.upper)
     allowed, images = metric.limit_text(bound.allowed), plural(bound.images, "image")
     said = f"{metric.change_title}: {lost} on {images}, with {100 * bound.confidence:.0f} % certainty at most {upper}"
     own = min(own_images, bound.images)

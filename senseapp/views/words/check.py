@@ -20,6 +20,7 @@ from senseapp.records.check import (
     TensorDivergence,
 )
 from senseapp.records.deployment import Median, OperatorShare
+from senseapp.records.promise import rounded_up
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import markdown_table
 
@@ -86,7 +87,7 @@ def bound_text(bound: LossBound) -> str:
     metric = METRICS[bound.metric]
     kind = "guaranteed" if bound.guaranteed else "approximate"
     return (
-        f"{metric.change_inside} at most {metric.change_text(bound.upper)} with {100 * bound.confidence:.0f} % "
+        f"{metric.change_inside} at most {rounded_up(metric, bound.upper)} with {100 * bound.confidence:.0f} % "
         f"certainty on new images like these, for this file alone ({kind}: {bound.how})"
     )
 

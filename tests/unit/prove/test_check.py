@@ -290,6 +290,11 @@ def test_the_bound_of_changed_answers_is_clopper_and_pearsons() -> None:
     assert (found.delta, found.guaranteed) == (pytest.approx(0.015), True)
     assert found.upper == pytest.approx(float(beta.ppf(0.95, 4, 197)))
     assert loss_limit(found).holds
+    none = [0] * 269  # 1.1075 %: what is said is never below the bound
+    assert (
+        "certainty at most 1.2 points: these"
+        in loss_limit(loss_bound(judged(none, none, none), "top1", 0.011)).sentence
+    )
 
 
 def test_the_bound_of_accuracy_counts_what_gets_better() -> None:
