@@ -149,9 +149,13 @@ def _notes(spec: HistogramSpec, num_images: int, *, folded: bool) -> tuple[str, 
         count = min(HISTOGRAM_CALIBRATION_IMAGES, num_images)
         notes.append(f"The grid of the activations was fitted to the first {count} images, as quantization does it.")
     if spec.tensor == "outputs" and folded:
-        notes.append("Outputs are those of the layer with its norm, before an activation function that follows.")
+        notes.append(
+            "Outputs are those of the layer with its normalisation, before an activation function that follows."
+        )
     elif spec.tensor == "outputs":
-        notes.append("Outputs are those of the layer itself, before a norm or an activation function that follows it.")
+        notes.append(
+            "Outputs are those of the layer itself, before normalisation or an activation function that follows it."
+        )
     return tuple(notes)
 
 

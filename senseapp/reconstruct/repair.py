@@ -158,19 +158,19 @@ class Matching(Repair):
             return (_NOT_FINITE,)
         done = []
         if self.norms:
-            done.append(f"the statistics of {len(self.norms)} norms")
+            done.append(f"the mean and spread of values in {plural(len(self.norms), 'normalisation layer')}")
         if self.layers:
             done.append(f"the outputs of {plural(len(self.layers), 'compressed layer')}")
         if not done:
-            return ("Nothing could be repaired: no norm runs, and no compressed layer has a bias.",)
+            return ("Nothing could be repaired: no normalisation layer runs, and no compressed layer has a bias.",)
         notes = [
             f"Repair matched {' and '.join(done)} to the uncompressed network's on the same "
             f"{sum(map(len, self._reference.batches))} unlabelled images."
         ]
         if self.skipped:
             notes.append(
-                f"{len(self.skipped)} norms were left as they are, since which of their channels went is not "
-                f"known (first: {self.skipped[0]})."
+                f"Left as they are, since which of their channels went is not known: "
+                f"{plural(len(self.skipped), 'normalisation layer')} (first: {self.skipped[0]})."
             )
         return tuple(notes)
 

@@ -300,7 +300,9 @@ def test_pruning_channels_that_do_nothing_and_repairing_changes_nothing(make):
         dense[0].bias[dead] = 0
     applied = applied_to(dense, IMAGES, (pruned_entry("0", 0.4),))
     assert applied.kept_channels["0"] == (1, 2, 4)
-    repair(applied, dense, BATCHES, config=PruningConfig())
+    (said,) = repair(applied, dense, BATCHES, config=PruningConfig())
+    has_norm = make is with_batch_norm
+    assert ("matched the mean and spread of values in 2 normalisation layers" in said) == has_norm, said
     torch.testing.assert_close(applied.model(IMAGES), dense(IMAGES), atol=1e-5, rtol=1e-4)
 
 

@@ -199,7 +199,7 @@ def _measured(view: RunView) -> None:
     if view.result.spec.data.kind == "imported":
         return
     why = DiagnosisTask(run_id=view.run_id, layer=view.picked_row, level=view.level)
-    about = "Looks at its weights, its input and its norm, and measures what would help."
+    about = "Looks at its weights, its input and its normalisation, and measures what would help."
     with errors_here():
         found = outcome_or_offer(
             why, "Why this layer?", "a look at this layer", key="panel.why", icon="help", about=about

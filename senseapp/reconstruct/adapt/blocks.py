@@ -63,7 +63,7 @@ class TunedBlocks(SequentialPass):
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
         """Return sentences on the adaptation and the tuning."""
-        done = "Then blocks were tuned to the original's outputs: norms, biases, and weights as compression allows."
+        done = "Then blocks were tuned to the original's outputs: normalisation, biases, weights as compression allows."
         return (*self._adaptation.sentences(fitted=fitted), *((done,) if fitted else ()))
 
 

@@ -164,7 +164,7 @@ def test_outputs_equal_numpy_though_what_follows_writes_into_them(model, images,
     assert np.abs(np.array(found.counts) - counts).sum() <= 4  # conv1 may round another way batch by batch
     assert_bins(found, None, sums, sizes, rtol=1e-3, atol=2e-3)
     assert found.clamped == clamped
-    assert "before a norm" in found.notes[1]
+    assert "before normalisation" in found.notes[1]
     assert found.low < 0 < found.high
 
 
