@@ -215,9 +215,8 @@ class Candidate:
     @property
     def measured_on(self) -> str:
         """``112 unseen images``."""
-        apart = self.held_out or self.schedule is not None
-        count = self.images
-        return images_text(count, held_out=self.held_out) if apart else f"{plural(count, 'image')}, not kept apart"
+        unmade = self.is_original and not self.held_out
+        return plural(self.images, "image") if unmade else images_text(self.images, held_out=self.held_out)
 
     @property
     def interval_text(self) -> str:

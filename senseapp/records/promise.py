@@ -216,8 +216,8 @@ def largest_loss(change: MetricChange, bound: float) -> str:
 
 
 def images_text(count: int, *, held_out: bool) -> str:
-    """Return ``112 unseen images`` of a schedule, or that it was chosen by measurements on them."""
-    return plural(count, "unseen image") if held_out else f"{plural(count, 'image')} that its schedule has seen"
+    """Return ``112 unseen images``, or that what is measured was also fitted to or chosen by them."""
+    return plural(count, "unseen image") if held_out else f"{plural(count, 'image')} also used to make it"
 
 
 def bound_text(change: MetricChange, bound: float, *, tried: int = 1) -> str:

@@ -271,7 +271,7 @@ def recommendation_figure(run_id: str, found: Recommendation, result: RunResult,
         return
     view, rows = METRICS[found.metric], files.recommended_frame(found)
     images = next(change.num_samples for change in found.tried[0].changes)
-    proven = f"the final test, on {'unseen ones' if found.held_out else 'images that the schedule has seen'}"
+    proven = f"the final test, on {'unseen ones' if found.held_out else 'images also used to make it'}"
     figure(
         files.range_question(found.kind),
         models_chart(
