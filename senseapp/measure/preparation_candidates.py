@@ -19,8 +19,8 @@ _RAW = "values from 0 to 255"
 CAFFE = f"{_RAW}, less the mean of ImageNet"
 """As networks of Caffe and many of MMDetection take them."""
 NORMALISATIONS = {
-    "mean and std 0.5": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    "mean and std of ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
+    "values from −1 to 1": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "mean and spread of ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
     "values from 0 to 1": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     _RAW: ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
     CAFFE: (IMAGENET_MEAN, (1 / 255, 1 / 255, 1 / 255)),

@@ -78,7 +78,9 @@ def preparation_words(how: Preprocessing) -> str:
     """Return a preparation in words: size, range of values, order of channels, fit."""
     channels, height, width = how.input_shape
     texts = (", ".join(f"{value:.4g}" for value in values) for values in (how.mean, how.std))
-    values = usual_ranges(channels).get((how.mean, how.std)) or "less a mean of {}, over a std of {}".format(*texts)
+    values = usual_ranges(channels).get((how.mean, how.std)) or "values from 0 to 1, less {}, divided by {}".format(
+        *texts
+    )
     order = f", {how.channel_order.upper()}" if channels > 1 else ""
     fit = f"crop of {100 * how.crop_pct:.3g} %" if how.fit == "crop" and how.crop_pct < 1 else how.fit
     return f"{width} × {height} pixels, {values}{order}, {fit}"

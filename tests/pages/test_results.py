@@ -45,7 +45,7 @@ def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_among_the
     for part in ("**Measured**", "512 images", "95 % intervals"):
         assert part in shown
     source = next(caption for caption in results.caption if "**Measured**" in caption.value)
-    assert "computed in 32-bit numbers (fp32) · random choices of seed 0" in source.proto.help
+    assert "computed in 32-bit numbers · random choices of seed 0" in source.proto.help
 
 
 @pytest.mark.parametrize("adapted", [False, True])

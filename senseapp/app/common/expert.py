@@ -17,8 +17,13 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import everyday
 
 _KEY = "account.expert"
-_FOR_EXPERTS = re.compile("repair|torch\\.onnx", re.IGNORECASE)
-_OF_PIXELS = re.compile(r", less a mean of [-\d.e+, ]+, over a std of [-\d.e+]+(, [-\d.e+]+)*")
+# of names in a file, in quotes, all but the title of a run
+_FOR_EXPERTS = re.compile(
+    r"repair|torch\.onnx|\b(nodes?|tensors?|declared shapes?)\b|all else in|(?<!run )“", re.IGNORECASE
+)
+_OF_PIXELS = re.compile(
+    r"(, values from 0 to 1)?, less (a mean of )?[-\d.e+, ]+, (divided by|over a std of) [-\d.e+]+(, [-\d.e+]+)*"
+)
 
 
 def expert() -> bool:
@@ -43,7 +48,7 @@ def reading_shown(sentences: Iterable[str]) -> list[str]:
 
 
 def notes_shown(notes: Iterable[str]) -> list[str]:
-    """Return the notes on a file or a network without those on its repair or its export, which are for experts."""
+    """Return the notes on a file or a network without those on its repair, its export or its nodes, for experts."""
     return [note for note in notes if expert() or not _FOR_EXPERTS.search(note)]
 
 

@@ -227,8 +227,7 @@ def _unless_forgotten(take: Callable[[], None]) -> Callable[[], None]:
 
 _ABOUT_FIGURES = md(
     "A 95 % interval says where the true change lies, had all images been measured that are like these. Baseline and "
-    "compressed model see the same images. fp32: the network computes with numbers of 32 bits. With the same seed, the "
-    "same numbers come out."
+    "compressed model see the same images. With the same seed, the same numbers come out."
 )
 
 

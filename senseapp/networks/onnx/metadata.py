@@ -47,7 +47,7 @@ Length = TypeVar("Length", int, int | None)
 _USUAL_VALUES: Mapping[str, tuple[str, tuple[float, ...], tuple[float, ...]]] = {
     "shares": ("values from 0 to 1", (0.0,), (1.0,)),
     "bytes": ("values from 0 to 255", (0.0,), (1 / 255,)),
-    "imagenet": ("mean and std of ImageNet", IMAGENET_MEAN, IMAGENET_STD),
+    "imagenet": ("mean and spread of ImageNet", IMAGENET_MEAN, IMAGENET_STD),
 }
 
 
@@ -247,7 +247,7 @@ def _values(opened: OpenedOnnx) -> tuple[str, str]:
     if inside is None:
         return "imagenet", (
             "The file does not say how its images are prepared: the images choose it, or you are asked. Without images "
-            "it gets ImageNet's mean and std."
+            "it gets ImageNet's mean and spread."
         )
     usual = "bytes" if inside else "shares"
     return usual, f"The file normalises its images itself, so it gets {_USUAL_VALUES[usual][0]}."

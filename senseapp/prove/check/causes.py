@@ -111,7 +111,7 @@ def _other_preparations(preprocessing: Preprocessing) -> dict[str, Change]:
     }
     if preprocessing.input_shape[0] == 3:
         ways |= {
-            "with mean and std of ImageNet": normalised(IMAGENET_MEAN, IMAGENET_STD),
+            "with mean and spread of ImageNet": normalised(IMAGENET_MEAN, IMAGENET_STD),
             "with red and blue exchanged": lambda batch: batch.flip(1),
             "in BGR with values from 0 to 255": lambda batch: as_shares(batch, preprocessing).flip(1) * 255,
         }

@@ -128,7 +128,7 @@ def provenance_line(result: RunResult) -> Markdown:
     return md("**{}** {}", source, rest)
 
 
-_PRECISIONS = {"fp32": "32-bit numbers (fp32)", "bf16": "16-bit numbers (bf16)"}
+_PRECISIONS = {"fp32": "32-bit numbers", "bf16": "16-bit numbers (bf16)"}
 
 
 def passes_text(result: RunResult) -> str:

@@ -69,7 +69,8 @@ def test_a_click_on_a_chart_of_before_the_pick_was_dropped_is_not_taken(monkeypa
 
 
 READ = (
-    "Images: 32 × 32 pixels, less a mean of 0.304, over a std of 0.323, crop (it comes with the network).",
+    "Images: 32 × 32 pixels, values from 0 to 1, less 0.304, divided by 0.323, crop (it comes with the network).",
+    "Images: 8 × 8 pixels, values from 0 to 1, less 0.5, 0.4, 1e-05, divided by 0.2, 0.2, 0.2, BGR, stretch.",
     "Images: 8 × 8 pixels, less a mean of 0.5, 0.4, 1e-05, over a std of 0.2, 0.2, 0.2, BGR, stretch.",
     "Task: Classification.",
 )
@@ -78,16 +79,23 @@ READ = (
 @pytest.mark.parametrize("is_expert", [False, True])
 def test_everyday_words_leave_out_what_only_experts_read(monkeypatch: pytest.MonkeyPatch, is_expert: bool) -> None:
     monkeypatch.setattr(expert, "expert", lambda: is_expert)
-    notes = ("Delivered with repair: it is better.", "torch.onnx.export keeps norms.", "Checked on 269 images.")
+    everyday = ["Checked on 269 images.", "Measurements of run “Monday” were reused."]
+    notes = (
+        "Delivered with repair: it is better.",
+        "torch.onnx.export keeps norms.",
+        "“scores” is a Softmax; the network returns “logits”, the numbers before it.",
+        "2 nodes inserted (2 QuantizeLinear).",
+        *everyday,
+    )
     if is_expert:
         assert (reading_shown(READ), notes_shown(notes)) == (list(READ), list(notes))
     else:
         assert reading_shown(READ) == [
             "Images: 32 × 32 pixels, crop (it comes with the network).",
-            "Images: 8 × 8 pixels, BGR, stretch.",
+            *["Images: 8 × 8 pixels, BGR, stretch."] * 2,
             "Task: Classification.",
         ]
-        assert notes_shown(notes) == ["Checked on 269 images."]
+        assert notes_shown(notes) == everyday
 
 
 def test_a_frame_with_a_scroll_bar_says_how_many_rows_it_shows() -> None:

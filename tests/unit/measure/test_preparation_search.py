@@ -102,7 +102,7 @@ def test_size_normalisation_and_channel_order_are_found_together(trained, pictur
 def test_what_was_tried_is_said_with_its_accuracy(trained, pictures):
     trained(**HALF)
     choice = choose_preparation(asked(pictures))
-    assert choice.verdict.startswith("Preprocessing chosen by 50 labelled images: 24 × 24 px, mean and std 0.5: ")
+    assert choice.verdict.startswith("Preprocessing chosen by 50 labelled images: 24 × 24 px, values from −1 to 1: ")
     assert "of 50 right (" in choice.verdict
     assert "; the architecture's own: 5 of 50 right." in choice.verdict
     assert choice.trials[0] == choice.chosen
@@ -210,8 +210,8 @@ def test_an_onnx_file_is_prepared_as_its_network_was_trained(pictures, tmp_path,
     path.write_bytes(file_of(nodes, {"w": weight, "b": bias}, shape=("n", 3, side, side)))
     spec = replace(asked(pictures), model=ModelSpec(library="onnx", checkpoint=str(path), task="classification"))
     choice = choose_preparation(spec)
-    assert choice.chosen.title == "mean and std 0.5"
+    assert choice.chosen.title == "values from −1 to 1"
     assert choice.chosen.correct == choice.chosen.num_images
-    assert any(trial.title == "mean and std of ImageNet" for trial in choice.trials)
+    assert any(trial.title == "mean and spread of ImageNet" for trial in choice.trials)
     assert choice.spec.model == spec.model
     assert choice.spec.data.std == (0.5,) * 3

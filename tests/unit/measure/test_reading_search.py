@@ -16,9 +16,10 @@ from senseapp.core.codec import decode, encode
 from senseapp.core.errors import InvalidSpec, ReadingOpen
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.measure.quick import scan
-from senseapp.measure.readings import reading_of
+from senseapp.measure.readings import preparation_words, reading_of
 from senseapp.measure.session import Session
 from senseapp.metrics.detection import TASK as DETECTION
+from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, with_reading
@@ -139,6 +140,13 @@ def test_labels_of_other_pictures_say_that_it_is_read_wrongly(tmp_path: Path, la
     choice = choose_preparation(asked(exported_detector(tmp_path / "a.onnx", "columns"), other))
     assert "probably read wrongly" in choice.question
     assert choice.trials
+
+
+def test_how_pixels_are_scaled_is_said_without_terms() -> None:
+    own = Preprocessing(input_shape=(1, 32, 32), mean=(0.304,), std=(0.323,))
+    assert preparation_words(own) == "32 × 32 pixels, values from 0 to 1, less 0.304, divided by 0.323, crop"
+    half = replace(own, input_shape=(3, 32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert preparation_words(half).startswith("32 × 32 pixels, values from −1 to 1, RGB")
 
 
 def test_metadata_of_ultralytics_decide_without_labels(tmp_path: Path, unlabelled: Path) -> None:

@@ -189,7 +189,7 @@ def test_settings_of_paddlex_beside_a_file_say_how_images_are_prepared(
 def test_what_is_no_list_of_names_or_preparation_is_left_out(tmp_path: Path, metadata: dict[str, str]) -> None:
     loaded = load_model(spec_of(classifier(tmp_path / "a.onnx", metadata=metadata)))
     assert loaded.class_names == ()
-    assert loaded.prepared_as == "mean and std of ImageNet"
+    assert loaded.prepared_as == "mean and spread of ImageNet"
 
 
 @pytest.mark.parametrize(

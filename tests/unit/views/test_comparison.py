@@ -145,7 +145,7 @@ def test_random_inputs_of_one_side_are_said() -> None:
 def test_only_settings_that_differ_are_listed() -> None:
     other = result(RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5, 0.75), seed=7)))
     assert differing_settings([side(result()), side(other)]) == {
-        "Passes": tuple(f"computed in 32-bit numbers (fp32) · random choices of seed {seed}" for seed in (0, 7))
+        "Passes": tuple(f"computed in 32-bit numbers · random choices of seed {seed}" for seed in (0, 7))
     }
 
 

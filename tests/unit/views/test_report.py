@@ -64,7 +64,7 @@ def test_the_finding_the_source_of_the_numbers_and_the_settings_are_there(page: 
     for part in (
         "Most fragile: layer2.0.conv1 changes about 8 of 100 answers at 50 %. 3 of 6 layers lose nothing measurable:",
         "Measured · 512 images · 95 % intervals",
-        "Passes computed in 32-bit numbers (fp32) · random choices of seed 0",
+        "Passes computed in 32-bit numbers · random choices of seed 0",
         "Compression Set the smallest weights to zero Granularity Single weights",
         "Images The demo's handwritten digits Measured on 512 images",
         "Right answers, uncompressed 98.0 % (512 images)",
