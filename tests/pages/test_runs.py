@@ -20,7 +20,6 @@ from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from senseapp.views.frames.comparison import small_bars
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import compression_text
 from tests.deployments import a_candidate, some_figures
 from tests.pages.conftest import APP, finish, open_page, texts, tick
 
@@ -31,10 +30,16 @@ def saving(app: AppTest) -> Button:
     return next(button for button in app.button if button.label == "Save")
 
 
+def test_experts_read_the_name_of_a_compression(app: AppTest, service: Service, finished_run: str) -> None:
+    service.set_expert(expert=True)
+    open_page(app, PAGE)
+    assert list(app.dataframe[0].value["compression"]) == ["Sparsity 25, 50, 75 %"]
+
+
 def test_a_run_shows_its_headline_state_and_age_and_opens(app: AppTest, service: Service, finished_run: str) -> None:
     open_page(app, PAGE)
     (row,) = app.dataframe[0].value.to_dict("records")
-    assert (row["title"], row["state"], row["compression"]) == ("demo", "Finished", "Sparsity 25, 50, 75 %")
+    assert (row["title"], row["state"], row["compression"]) == ("demo", "Finished", "Zeros: 25, 50, 75 %")
     assert row["answers"].startswith("Most fragile: layer2.0.conv1")
     assert abs(time.time() - row["age"].timestamp()) < 60
     assert row["run"] == f"demo: {row['answers']}, just now"
@@ -145,11 +150,12 @@ def test_the_guide_has_ten_entries_with_pictures_of_their_own(app: AppTest) -> N
 
 def test_runs_are_found_by_words_of_what_is_shown(app: AppTest, service: Service, backend: Backend) -> None:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3,)))
-    pruned, other = finish(service, backend, spec), finish(service, backend, RunSpec())
-    service.rename(other, "Tuesday")
+    finish(service, backend, spec)
+    service.rename(finish(service, backend, RunSpec()), "Tuesday")
     open_page(app, PAGE)
-    app.text_input(key="runs.search").set_value("PRUNING finished").run()
-    assert list(app.dataframe[0].value["compression"]) == [compression_text(service.run(pruned).spec.sensitivity)]
+    for text in ("PRUNING finished", "fewer channels"):
+        app.text_input(key="runs.search").set_value(text).run()
+        assert list(app.dataframe[0].value["compression"]) == ["Fewer channels: 30 %"]
     app.text_input(key="runs.search").set_value("tues").run()
     assert list(app.dataframe[0].value["title"]) == ["Tuesday"]
     app.text_input(key="runs.search").set_value("nothing like it").run()

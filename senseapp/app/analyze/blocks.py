@@ -149,7 +149,11 @@ def compression_line(sensitivity: SensitivitySpec | None) -> str:
     if sensitivity is None:
         return ""
     about = sensitivity.compression.description
-    text = compression_text(sensitivity) if expert() else f"{about.line}: {about.scale.texts(sensitivity.levels)}"
+    text = (
+        compression_text(sensitivity, terms=True)
+        if expert()
+        else f"{about.line}: {about.scale.texts(sensitivity.levels)}"
+    )
     return text + (", quick estimate only" if sensitivity.mode == "quick" else "")
 
 

@@ -81,7 +81,7 @@ class RunView:
     @cached_property
     def lines(self) -> tuple[str, str]:
         """Lines below the title of a saved picture: model, compression and provenance."""
-        compressed = compression_text(self.result.spec.sensitivity)
+        compressed = compression_text(self.result.spec.sensitivity, terms=expert())
         return f"{self.result.profile.title} · {compressed}", provenance_text(self.result)
 
     @cached_property

@@ -16,7 +16,7 @@ from senseapp.app.common.account import share_run
 from senseapp.app.common.address import choose
 from senseapp.app.common.backend import visitor
 from senseapp.app.common.download import new_file, offer_file
-from senseapp.app.common.expert import reading_shown
+from senseapp.app.common.expert import expert, reading_shown
 from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import decisions, run_line
 from senseapp.app.common.state import RUN_PARAMETER, go_to, kept, restart_with, session
@@ -52,12 +52,11 @@ def search_runs(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 def _text_of(record: RunRecord) -> str:
     """Return what is shown of a run, for the words that are searched for."""
-    settings = record.spec.sensitivity
     parts = (
         record.title,
         record.spec.model.title,
         record.spec.data.title,
-        compression_text(settings),
+        *(compression_text(record.spec.sensitivity, terms=terms) for terms in (True, False)),
         STATES[record.state].label,
         record.headline,
         record.error,
@@ -186,7 +185,9 @@ def table_key(records: Sequence[RunRecord]) -> str:
 def _table(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Show the table; return the ticked runs, in the order of the table."""
     bars = backend.bars_of(records)
-    rows = runs_frame([*map(backend.service().work.as_it_goes, records)], bars or {}, decisions(records))
+    rows = runs_frame(
+        [*map(backend.service().work.as_it_goes, records)], bars or {}, decisions(records), terms=expert()
+    )
     row_height = 15 + _LINE_PIXELS * math.ceil(rows["run"].str.len().max() / _LETTERS)
     event = st.dataframe(
         rows,

@@ -155,18 +155,20 @@ def caveat_of_sides(sides: Sequence[Side]) -> str:
 
 
 def runs_frame(
-    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, Decision]
+    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, Decision], *, terms: bool
 ) -> pd.DataFrame:
     """Return a row for each run; ``bars`` and ``files``, by id, of runs where they are known.
 
     ``bars`` are what layers lose alone, ``files`` the decisions on their files: ``saved`` is the share of the original
     file's bytes that such a file saves, in percent, ``time`` its time as a multiple, ``answers`` what it still answers;
-    ``run`` is title, answers and age in one cell.
+    ``run`` is title, answers and age in one cell. Compressions are named in ``terms`` or in everyday words.
     """
-    return pd.DataFrame([_run_row(record, files.get(record.run_id), bars.get(record.run_id)) for record in records])
+    return pd.DataFrame(
+        [_run_row(each, files.get(each.run_id), bars.get(each.run_id), terms=terms) for each in records]
+    )
 
 
-def _run_row(record: RunRecord, decided: Decision | None, bars: list[float] | None) -> dict[str, Any]:
+def _run_row(record: RunRecord, decided: Decision | None, bars: list[float] | None, *, terms: bool) -> dict[str, Any]:
     file = decided.choice if decided is not None and decided.goal != "targets" else None  # which is no file
     saved = decided.saved if decided is not None else None
     found = _answers(decided) or (record.headline or record.error or record.origin).split(". ")[0]
@@ -182,7 +184,7 @@ def _run_row(record: RunRecord, decided: Decision | None, bars: list[float] | No
         "bars": bars,
         "size": record.num_bytes,
         "tags": [*record.tags, *(["shared"] if record.shared else [])],
-        "compression": compression_text(record.spec.sensitivity),
+        "compression": compression_text(record.spec.sensitivity, terms=terms),
     }
 
 

@@ -202,9 +202,8 @@ def notes_of(result: RunResult) -> list[str]:
 
 def run_title(spec: RunSpec) -> str:
     """Return the title a run gets at first: model (or checkpoint's file), images that are not a demo's, compression."""
-    data = spec.data
-    named = data.path or data.name
-    return " · ".join(filter(None, [_model_title(spec), images_title(data) if named else "", _done(spec)]))
+    images = images_title(spec.data) if spec.data.path or spec.data.name else ""
+    return " · ".join(filter(None, [_model_title(spec), images, _done(spec.sensitivity)]))
 
 
 def _model_title(spec: RunSpec) -> str:
@@ -217,8 +216,8 @@ def _model_title(spec: RunSpec) -> str:
     return Path(spec.model.checkpoint).name if spec.model.checkpoint else known
 
 
-def _done(spec: RunSpec) -> str:
-    done = spec.sensitivity.compression.description
+def _done(settings: SensitivitySpec) -> str:
+    done = settings.compression.description
     return done.in_titles or done.label.lower()
 
 
@@ -231,12 +230,13 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Mar
 
 def download_stem(spec: RunSpec) -> str:
     """Return how the names of files that are taken from a run begin: model and compression."""
-    return fmt.file_stem(f"{_model_title(spec)} · {_done(spec)}")
+    return fmt.file_stem(f"{_model_title(spec)} · {_done(spec.sensitivity)}")
 
 
-def compression_text(settings: SensitivitySpec) -> str:
-    """Return compression and levels: ``Sparsity 25, 50, 75 %``."""
-    return f"{settings.compression.description.label} {settings.compression.scale.texts(settings.levels)}"
+def compression_text(settings: SensitivitySpec, *, terms: bool) -> str:
+    """Return compression and levels: in ``terms`` ``Sparsity 25, 50 %``, else as in titles, ``Zeros: 25, 50 %``."""
+    named = settings.compression.description.label if terms else f"{_done(settings).capitalize()}:"
+    return f"{named} {settings.compression.scale.texts(settings.levels)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
