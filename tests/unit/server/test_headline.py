@@ -33,6 +33,15 @@ def test_the_metric_is_that_of_the_bars_and_named():
     )
 
 
+def test_harm_is_said_as_answers_that_change_where_measurements_tell():
+    pairs = [(0.1 * place, 0.05 * place) for place in range(1, 9)]
+    found = [
+        a_measurement(f"layer{harm:g}", changes=(a_change(harm, metric="kl"), a_change(share, metric="agreement")))
+        for harm, share in pairs
+    ]
+    assert headline(any_result(found)).startswith("Most fragile: layer0.8 changes about 40 of 100 answers at 50 %.")
+
+
 def test_the_sentence_of_a_usual_run():
     result = a_result(
         [
