@@ -16,7 +16,7 @@ from senseapp.app.analyze.model import choose_task, with_task
 from senseapp.app.analyze.understood import UNDERSTOOD, as_told, preparation_fields, understand
 from senseapp.app.common import backend
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.expert import expert, metrics_offered, reading_shown
+from senseapp.app.common.expert import expert, metrics_offered, notes_shown, reading_shown
 from senseapp.app.common.notices import complain, errors_here, progress_bar, show_notes, wait_for
 from senseapp.app.common.run_guard import run_labels
 from senseapp.app.common.state import kept, session
@@ -237,17 +237,17 @@ def _images(reference: ModelSpec | None) -> tuple[ModelSpec | None, DataSpec | N
         except SenseError as found:
             error = found
     _, images = choose_images(draft, reference if error is None else None)
-    if images is not None and reference is not None and error is not None:
+    if reference is not None and error is not None:
         return reference, _unseen(reference, images, error)
     st.markdown(md("## {}", UNDERSTOOD))
     seen = understand(reference, images, task_key=_TASK_KEY, button="Check")
     return seen.model, seen.images
 
 
-def _unseen(reference: ModelSpec, images: DataSpec, error: SenseError) -> DataSpec:
+def _unseen(reference: ModelSpec, images: DataSpec | None, error: SenseError) -> DataSpec | None:
     """Say why nothing is shown of the images, and let a person say how they are prepared; return them as told."""
     st.caption(f"Not shown as the original gets them: {error}")
-    if not (images.path or images.name):
+    if images is None or not (images.path or images.name):
         return images
     from senseapp.measure.preparation_candidates import usual_ranges  # torch loads here
 
@@ -345,9 +345,8 @@ def _report(report: CheckReport) -> None:
         markdown, junit = partial(words.markdown_summary, report), partial(words.junit_xml, report)
         offer_file("For merge requests (Markdown)", markdown, f"{stem}.md", key="check.get.md")
         offer_file("For build servers (XML)", junit, f"{stem}.xml", key="check.get.xml")
-    sizes = (fmt.bytes_size(each.file_bytes) for each in (report.reference, report.candidate))
     figures = {
-        "Size": " → ".join(sizes),
+        "Size": " → ".join(fmt.bytes_size(each.file_bytes) for each in (report.reference, report.candidate)),
         **({"Time": report.time_ratio.times_text} if report.time_ratio is not None else {}),
         **({"A call": words.milliseconds(report.candidate.seconds)} if report.candidate.seconds is not None else {}),
         "Images": f"{report.images} {'with' if report.labelled else 'without'} labels",
@@ -356,7 +355,7 @@ def _report(report: CheckReport) -> None:
     if report.answers is not None:
         st.markdown(md("### Answers that differ"))
         changed_answers(report.answers, key="check")
-    with st.expander("Details: every measure, and where the files part inside"):
+    with st.expander(f"Details: every measure{', and where the files part inside' * expert()}"):
         _details(report)
 
 
@@ -364,25 +363,29 @@ def _details(report: CheckReport) -> None:
     if report.bound is not None:
         st.markdown(md("Largest loss to expect: {}.", words.bound_text(report.bound)))
         shown = metrics_offered([each.metric for each in report.changes], report.metric)
-        rows = words.change_rows(
-            replace(report, changes=tuple(each for each in report.changes if each.metric in shown))
-        )
-        text_table(words.CHANGE_COLUMNS, rows, alt_text="Metrics of both files", key="check.metrics")
-    if report.divergence is not None:
+        said = replace(report, changes=tuple(each for each in report.changes if each.metric in shown))
+        text_table(words.CHANGE_COLUMNS, words.change_rows(said), alt_text="Metrics of both files", key="check.metrics")
+    if report.divergence is not None and expert():
         st.markdown(md("{}", words.divergence_sentence(report.divergence)))
-        rows, alt_text = words.tensor_rows(report.divergence.tensors), "How far tensors of both files differ"
-        text_table(words.TENSOR_COLUMNS, rows, alt_text=alt_text, key="check.tensors")
-    if report.operators and expert():
-        alt_text = "What operators of each kind take in both files"
         text_table(
-            words.OPERATOR_COLUMNS, words.operator_rows(report.operators), alt_text=alt_text, key="check.operators"
+            words.TENSOR_COLUMNS,
+            words.tensor_rows(report.divergence.tensors),
+            alt_text="How far tensors of both files differ",
+            key="check.tensors",
+        )
+    if report.operators and expert():
+        text_table(
+            words.OPERATOR_COLUMNS,
+            words.operator_rows(report.operators),
+            alt_text="What operators of each kind take in both files",
+            key="check.operators",
         )
     for title, side in (("Original", report.reference), ("Compressed file", report.candidate)):
-        parts = [side.kind, *(part for part in (side.takes, side.returns) if part)]
+        parts = [side.kind, *(part for part in (side.takes, side.returns) if part and expert())]
         st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))
     for sentence in reading_shown(report.reading.sentences) if report.reading is not None else ():
         st.caption(sentence)
-    show_notes(words.all_notes(report))
+    show_notes(notes_shown(words.all_notes(report)))
 
 
 def _page(report: CheckReport) -> str:

@@ -1,5 +1,6 @@
 """The Analyze page with an uploaded ONNX file: what is in it, what can be chosen, and refusals that leave nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -12,6 +13,7 @@ from senseapp.server.service import Service
 from tests.onnx_files import exported
 from tests.onnx_graphs import file_of, node, weights
 from tests.pages.conftest import texts, wait_for_card
+from tests.pages.records import profile
 from tests.small_models import small_network
 
 HEAD = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "f")]
@@ -80,7 +82,11 @@ def test_the_size_of_images_is_chosen_where_the_file_leaves_it_free(analyze: App
     assert started(analyze, service).img_size == 64
 
 
-def test_a_map_may_be_of_two_tasks_so_a_person_chooses(analyze: AppTest) -> None:
+def test_a_map_may_be_of_two_tasks_so_a_person_chooses(
+    analyze: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = replace(profile(), input_shape=(3, 8, 8))
+    monkeypatch.setattr(type(service.inputs), "model_card", lambda _inputs, _model: card)
     upload(analyze, file_of([*HEAD], {"w": weights(3, 3, 3, 3)}, outputs=["c"]))  # classes of pixels, or anything else
     assert "No output of the file is one of" in analyze.warning[0].value
     assert "“c” (1, 3, 8, 8). These outputs could be segmentation or values" in analyze.warning[0].value

@@ -21,7 +21,7 @@ from senseapp.server.service import Service
 from tests.check_pairs import PAIRS, Workshop
 from tests.deployments import a_candidate
 from tests.pages.conftest import finish, keep, open_page, texts, wait_for_card
-from tests.pages.records import NUM_IMAGES
+from tests.pages.records import NUM_IMAGES, profile
 from tests.pages.test_analyze_uploads import checkpoint
 
 PAGE = "pages/check.py"
@@ -58,6 +58,19 @@ def test_nothing_can_be_started_before_both_files_are_there(page: AppTest, files
     page.file_uploader[0].upload("float.onnx", files["reference"]).run()
     assert page.button(key="check.start").disabled
     assert "`float.onnx`" in texts(page)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_photographs_are_offered_to_networks_that_take_colours_only(
+    page: AppTest, service: Service, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, channels: int
+) -> None:
+    assert "Handwritten digits" not in texts(page)  # of the demo network, which nobody checks
+    card = replace(profile(), input_shape=(channels, 32, 32))
+    monkeypatch.setattr(type(service.inputs), "model_card", lambda _inputs, _model: card)
+    page.file_uploader[0].upload("float.onnx", files["reference"]).run()
+    wait_for_card(page)
+    assert "Bring images like those that the network is made for" in texts(page)
+    assert ("Take photographs" in [button.label for button in page.button]) == (channels == 3)
 
 
 def test_a_check_is_started_with_its_limits_watched_and_cancelled(
@@ -135,7 +148,8 @@ def finished(service: Service, backend: Backend, files: dict[str, bytes], reques
 
 
 @pytest.mark.parametrize("finished", ["good"], indirect=True)
-def test_a_candidate_that_holds_is_said_to(app: AppTest, finished: str) -> None:
+def test_a_candidate_that_holds_is_said_to(app: AppTest, service: Service, finished: str) -> None:
+    service.set_expert(expert=True)
     open_page(app, PAGE, check=finished)
     assert not app.exception
     assert app.success[0].value.startswith("**Holds: Loss of right answers: 0 points on 160 images")
@@ -145,18 +159,25 @@ def test_a_candidate_that_holds_is_said_to(app: AppTest, finished: str) -> None:
 
 
 @pytest.mark.parametrize("finished", ["bad"], indirect=True)
-def test_one_that_fails_comes_with_cause_classes_and_files(app: AppTest, finished: str) -> None:
+def test_one_that_fails_comes_with_cause_classes_and_files(
+    app: AppTest, another_app: Callable[[], AppTest], service: Service, finished: str
+) -> None:
     open_page(app, PAGE, check=finished)
     assert not app.exception
     assert app.error[0].value.startswith("**Fails: Loss of right answers:")
     assert ":material/lightbulb: Its classes probably come in another order" in texts(app)
-    assert "They part at tensor “scores” (Gemm “/fc/Gemm”)" in texts(app)
+    assert "/fc/Gemm" not in texts(app)  # names inside the files are for experts
+    assert "“" not in texts(app)
+    assert len(app.dataframe) == 2  # classes, pictures
     assert [each.label for each in app.get("download_button")] == [
         "Page (HTML)",
         "For merge requests (Markdown)",
         "For build servers (XML)",
     ]
-    assert len(app.dataframe) == 3  # classes, pictures, tensors
+    service.set_expert(expert=True)
+    app = open_page(another_app(), PAGE, check=finished)
+    assert "They part at tensor “scores” (Gemm “/fc/Gemm”)" in texts(app)
+    assert len(app.dataframe) == 4  # and metrics of the field, tensors
 
 
 def test_a_check_of_somebody_else_or_none_is_not_shown(app: AppTest) -> None:
@@ -259,5 +280,7 @@ def unread(page: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_reference_whose_layers_are_not_read_can_be_checked(unread: Callable[[SenseError], AppTest]) -> None:
     page = unread(UnsupportedModel("An operator is not known."))
     page.file_uploader[0].upload("int8.onnx", b"anything").run()
+    assert page.button(key="check.start").disabled  # no demo is known to fit
+    page.button_group(key="analyze.data.source").set_value("None").run()
     assert "Not shown as the original gets them: An operator is not known." in texts(page)
     assert not page.button(key="check.start").disabled

@@ -14,7 +14,7 @@ from streamlit.delta_generator import DeltaGenerator
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.notices import answer_or_wait, complain, show_notes, wait_for
+from senseapp.app.common.notices import answer_or_wait, complain, is_refused, show_notes, wait_for
 from senseapp.app.common.state import filled, kept, session
 from senseapp.app.common.uploads import LooseFiles, forget_refusal, refuse_upload, upload_field
 from senseapp.core.errors import InvalidDataset, NoPictures, ReadingStopped, SenseError
@@ -89,14 +89,19 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec |
         images = replace(images, preparation="auto")
     if not is_at_hand(images):
         row = st.container(horizontal=True, vertical_alignment="center")
-        missing = md(
-            ":material/cloud_download: Not on this machine yet: {} MB. Run downloads it first, or download it now to "
-            "see the images.",
-            IMAGE_SETS[images.name].megabytes,
+        row.caption(
+            md(
+                ":material/cloud_download: Not on this machine yet: {} MB. Run downloads it first, or download it now "
+                "to see the images.",
+                IMAGE_SETS[images.name].megabytes,
+            )
         )
-        row.caption(missing)
-        wanted = {_wanted_key(images.name): True}
-        row.button("Download now", key="analyze.data.set.download", on_click=st.session_state.update, args=(wanted,))
+        row.button(
+            "Download now",
+            key="analyze.data.set.download",
+            on_click=st.session_state.update,
+            args=({_wanted_key(images.name): True},),
+        )
     elif images.path or images.name:
         return confirm_classes(images, model, draft)
     return model, images
@@ -106,22 +111,30 @@ _PHOTOGRAPHS_KEY = "analyze.data.photographs"
 
 
 def _demo(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
-    """Return the images that ship for this model: digits, shapes, else photographs; for an uploaded one on request."""
-    if model is None or model == ModelSpec():
+    """Return the images that ship for this model: digits, shapes, else photographs; on request for one they fit."""
+    if model == ModelSpec():
         st.caption("Handwritten digits that the demo model was not trained on (UCI, licence CC BY 4.0), with labels.")
         return DataSpec()
     if model == DETECTION_DEMO.model:
         st.caption("Coloured rectangles on crops of freely licensed photographs, made by code, with their boxes.")
         return DETECTION_DEMO.data
-    if model.checkpoint and draft.kind != "photographs" and not st.session_state.get(_PHOTOGRAPHS_KEY):
-        st.info("Bring images like those that the network is made for, or take the photographs of the demo.")
-        st.button(
-            "Take photographs",
-            key="analyze.data.take",
-            on_click=st.session_state.update,
-            args=({_PHOTOGRAPHS_KEY: True},),
-        )
-        return None
+    if model is None or model.checkpoint:
+        card = model is not None and not is_refused(lambda: backend.card_of(model)) and backend.card_of(model)
+        if card is None:  # and not refused, which is said beside the model
+            wait_for(lambda: model and backend.card_of(model), "Reading which images it takes.")
+        fits = bool(card and card.input_shape[0] == 3)
+        if not fits or not (draft.kind == "photographs" or st.session_state.get(_PHOTOGRAPHS_KEY)):
+            st.info(
+                f"Bring images like those that the network is made for{', or take the photographs of the demo' * fits}."
+            )
+            if fits:
+                st.button(
+                    "Take photographs",
+                    key="analyze.data.take",
+                    on_click=st.session_state.update,
+                    args=({_PHOTOGRAPHS_KEY: True},),
+                )
+            return None
     session().told = (UNLABELLED,)
     st.caption(f"Crops of freely licensed photographs. {UNLABELLED}")
     return DataSpec(kind="photographs")

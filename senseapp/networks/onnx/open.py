@@ -242,10 +242,8 @@ def _notes(
 ) -> Iterator[str]:
     if parts.lost and parts.barrier is not None:
         names = ", ".join(f"“{name}”" for name in parts.lost[:5])
-        yield (
-            f"Outputs {names} lie behind node {parts.barrier.title}, which has no gradient: "
-            "the network ends before it, and what follows is not measured."
-        )
+        yield "The last part of the file cannot be measured: the network ends before it."
+        yield f"Outputs {names} lie behind node {parts.barrier.title}, which has no gradient."
     for each in candidates:
         if each.kind == "logits" and each.name in chosen:
             yield f"“{each.of}” is a {each.operator}; the network returns “{each.name}”, the numbers before it."
