@@ -266,8 +266,8 @@ class Metric:
         return f"at least {self.min_classes} classes" if num_classes < self.min_classes else ""
 
     def unchanged_upper_end(self, num_images: int) -> float:
-        """Return how large ``delta`` may be, with 95 % confidence, if no image has changed: exact of answers."""
-        return 1 - math.pow(0.025, 1 / num_images) if self.needs_labels and self.counted == "answers" else 0.0
+        """Return the upper end of the 95 % interval of ``delta`` if no answer has changed; 0 where none are counted."""
+        return self.interval((num_images, 0, 0, 0, 0), 1 - SIGNIFICANCE)[1] if self.counted else 0.0
 
     def largest_estimate(self, num_classes: int) -> float:
         """Return the largest estimate worth an axis; beyond it an estimate says no more than that all is lost."""

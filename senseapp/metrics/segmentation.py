@@ -163,6 +163,10 @@ class PixelAccuracy(Metric):
         scale = count / known
         return max(-1.0, ratio + scale * low), min(1.0, ratio + scale * high)
 
+    def unchanged_upper_end(self, num_images: int) -> float:
+        """Return 0: where no pixel changes, the interval of a ratio is a point."""
+        return 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeanIou(ClassMeanMetric):

@@ -26,7 +26,6 @@ from typing import Literal
 from senseapp.core.texts import plural
 from senseapp.descriptions.targets import TARGETS, USUAL_TARGET, target_of_file
 from senseapp.metrics import METRICS, MetricChange
-from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.records.candidate import SAME_BYTES, SAME_TIME, Candidate, with_one_original
 from senseapp.records.promise import Promise, largest_loss, verdicts
 from senseapp.records.resolution import unseen_below
@@ -151,15 +150,13 @@ def decision(
     within = tuple(one for one in files if (tests[one.file].holds if tests else one.loss.delta <= tolerance))
 
     def question(compared: tuple[Candidate, ...]) -> _Question:
-        few = ""
-        if compared and promise is None:
-            few = _too_few_images(compared[0].metric, max(one.images for one in compared), tolerance)
+        images = max((one.images for one in compared), default=0)
         return _Question(
             goal=goal,
             files=compared,
             within=tuple(one for one in within if one in compared),
             limit=_limit(compared, tolerance, promise),
-            few=few,
+            few=_too_few_images(compared[0].metric, images, tolerance) if compared and promise is None else "",
             promised=promise is not None,
         )
 
@@ -168,19 +165,18 @@ def decision(
     choice = asked.choice
     fitting = {one.file for one in files}
     standings: dict[str, Standing] = {
-        one.file: "other images" if one.file in fitting else "other target" for one in candidates
+        **{one.file: "other images" if one.file in fitting else "other target" for one in candidates},
+        **{one.file: asked.standing(one, choice) for one in asked.files},
     }
-    standings |= {one.file: asked.standing(one, choice) for one in asked.files}
     reason = asked.why_none() if choice is None else asked.why(choice)
-    doubt = asked.few
-    if choice is not None and promise is None and not choice.bound <= tolerance:
-        doubt = doubt or "New images may lose more"
-    if doubt:
+    may_lose_more = choice is not None and promise is None and not choice.bound <= tolerance
+    if doubt := asked.few or "New images may lose more" * may_lose_more:
         is_claim = choice is not None and asked.limit in reason
         reason += f" That is not certain: {doubt[0].lower()}{doubt[1:]}." if is_claim else f" {doubt}."
     if apart := len(files) - len(asked.files):
-        was = "was" if apart == 1 else "were"
-        reason += f" {plural(apart, 'file')} {was} measured on other images, and not compared."
+        reason += (
+            f" {plural(apart, 'file')} {'was' if apart == 1 else 'were'} measured on other images, and not compared."
+        )
     return Decision(
         choice=choice,
         reason=reason,
@@ -193,14 +189,9 @@ def decision(
     )
 
 
-def _measured_on(one: Candidate) -> int:
-    """Return what tells the images of the files of one run apart: their number, held out from a schedule or not."""
-    return one.images
-
-
 def _by_images(files: tuple[Candidate, ...]) -> list[tuple[Candidate, ...]]:
-    """Return the files that were measured on the same images."""
-    return [tuple(one for one in files if _measured_on(one) == each) for each in set(map(_measured_on, files))]
+    """Return the files that were measured on the same images, which their number tells apart."""
+    return [tuple(one for one in files if one.images == each) for each in {one.images for one in files}]
 
 
 def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None) -> str:
@@ -219,13 +210,10 @@ def usual_decision(candidates: Sequence[Candidate], goal: Goal, target: str = US
 def _too_few_images(metric: str, images: int, tolerance: float) -> str:
     """Return that losses within ``tolerance`` may go unseen on so many images; empty where they cannot.
 
-    A loss of this share of the images leaves them all unchanged with a probability of 5 %.
+    The smallest visible loss is the upper end of the interval of unchanged answers, rounded as intervals are shown.
     """
-    least = 1 - SIGNIFICANCE ** (1 / max(1, images)) if METRICS[metric].counted else 0.0
-    if least <= tolerance:
-        return ""
-    # Rounded up, as the bounds beside it are.
-    return unseen_below(images, metric, math.ceil(1000 * least) / 1000)
+    least = round(METRICS[metric].unchanged_upper_end(max(1, images)), 3)
+    return unseen_below(images, metric, least) if least > tolerance else ""
 
 
 def dominates(one: Candidate, other: Candidate) -> bool:
@@ -234,7 +222,7 @@ def dominates(one: Candidate, other: Candidate) -> bool:
     It loses no more, as measured on the same images. Files that a runtime runs and files of weights do not replace each
     other.
     """
-    if one.file == other.file or one.runs != other.runs or _measured_on(one) != _measured_on(other):
+    if one.file == other.file or one.runs != other.runs or one.images != other.images:
         return False
     if not one.loss.delta <= other.loss.delta:
         return False

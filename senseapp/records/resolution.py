@@ -95,7 +95,7 @@ _COLOURS = ((0, 0), (1, 2), (3, len(FRAGILITY_STEPS)))  # first and last band of
 def default_metric(metrics: Collection[str], num_images: int) -> str:
     """Return the metric to rank by: the labelled primary one where ``num_images`` can show a notable drop, else KL.
 
-    With fewer than 368 labelled images a layer that changes no answer may still lose more than one point.
+    With fewer than 276 labelled images the interval of a layer that changes no answer includes more than one point.
     """
     primary = primary_among(metrics, labelled=True)
     if primary is not None and METRICS[primary].unchanged_upper_end(num_images) <= METRICS[primary].notable:

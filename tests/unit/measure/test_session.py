@@ -54,7 +54,7 @@ def test_the_result_knows_how_it_was_made(outcome: tuple[Session, list[LayerMeas
     session, measurements, result = outcome
     assert result.spec == session.spec
     assert (result.metric, result.precision, result.method) == ("kl", "fp32", "replay")
-    assert any("40 images cannot show losses under about 8.8 points" in note for note in result.notes)
+    assert any("40 images cannot show losses under about 6.6 points" in note for note in result.notes)
     assert result.baseline["top1"] > 0.9
     assert result.num_samples == NUM_SAMPLES
     assert result.has_labels

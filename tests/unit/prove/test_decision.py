@@ -39,7 +39,10 @@ SMALL_AND_AS_FAST = a_file(300, 1.0)
 UNSURE = a_file(304, 0.66)
 UNSURE = replace(UNSURE, figures=replace(UNSURE.figures, time_ratio=Median(value=0.66, low=0.55, high=0.7)))
 
-FEW = replace(SMALL, figures=replace(SMALL.figures, changes=(a_counted_change(0, 269, metric="top1"),)))
+FEW, ENOUGH = (
+    replace(SMALL, figures=replace(SMALL.figures, changes=(a_counted_change(0, images, metric="top1"),)))
+    for images in (240, 269)
+)
 CASES = {
     "nothing measured": ([], "smaller", 0.01, None, "No file has been measured yet."),
     "hardly smaller, twice as fast, as right": (
@@ -71,10 +74,15 @@ CASES = {
         "It is the smallest file that runs and was measured to lose at most 0.2 points. That is not certain: 500 "
         "images cannot show losses under about 0.6 points.",
     ),
-    "what images cannot show is rounded up, as bounds are": (
+    "what images cannot show is what their interval leaves open": (
         *([FEW], "smaller", 0.01, FEW),
-        "It is the smallest file that runs and was measured to lose at most 1 point. That is not certain: 269 "
-        "images cannot show losses under about 1.2 points.",
+        "It is the smallest file that runs and was measured to lose at most 1 point. That is not certain: 240 "
+        "images cannot show losses under about 1.1 points.",
+    ),
+    "an interval that ends at the tolerance": (
+        *([ENOUGH], "smaller", 0.01, ENOUGH),
+        "It is the smallest file that runs and was measured to lose at most 1 point. That is not certain: new images "
+        "may lose more.",
     ),
     "none is within": (
         *([LOSSY], "smaller", 0.01, None),
@@ -192,7 +200,7 @@ def test_files_are_compared_on_the_same_images() -> None:
     assert answer.standings[unseen.file] == "other images"
     assert answer.compared([unseen, *own]) == tuple(own)
     assert answer.reason.endswith(
-        "200 images cannot show losses under about 1.5 points. 1 file was measured on other images, and not compared."
+        "200 images cannot show losses under about 1.4 points. 1 file was measured on other images, and not compared."
     )
     assert dominates(own[0], own[1])
     assert dominates(own[0], replace(own[1], held_out=True))  # on the same 200, which a schedule has seen
@@ -200,7 +208,8 @@ def test_files_are_compared_on_the_same_images() -> None:
     # Where none of these is worth it, the file of the other images is still found, with what those can show.
     answer = decision([unseen, replace(on_images(QUICK, 200, 20), held_out=False)], "smaller", 0.01)
     assert answer.choice == unseen
-    assert "60 images cannot show losses under about 4.9 points" in answer.reason
+    assert "60 images cannot show losses under about 4.5 points" in answer.reason
+    assert unseen.interval_text == "95.5 to 100"
 
 
 def test_a_faster_file_is_one_that_is_quicker_beyond_noise() -> None:

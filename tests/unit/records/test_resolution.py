@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binomtest
 
 from senseapp.metrics import METRICS
-from senseapp.metrics.bounds import upper_bound_of_share
+from senseapp.metrics.intervals import discordant_interval, proportion_interval
 from senseapp.records.measurement import RecordedOutputs
 from senseapp.records.resolution import (
     baseline_warning,
@@ -33,15 +33,17 @@ from tests.cases import first_of
 from tests.fake_session import a_change, a_measurement, a_profile, a_result
 
 
-@pytest.mark.parametrize("images", [1, 20, 140, 368, 628, 50_000])
-def test_the_closed_form_is_the_bound_of_a_share_of_which_no_image_was_seen(images):
-    upper_end = METRICS["top1"].unchanged_upper_end(images)
-    assert upper_end == pytest.approx(upper_bound_of_share(0, images, 0.975), abs=1e-9)
+@pytest.mark.parametrize("images", [1, 20, 140, 276, 628, 50_000])
+def test_what_images_cannot_show_is_the_end_of_the_interval_of_unchanged_answers(images):
+    assert METRICS["top1"].unchanged_upper_end(images) == discordant_interval(0, 0, images)[1]
+    for name in ("agreement", "label_agreement", "pixel_agreement"):
+        assert METRICS[name].unchanged_upper_end(images) == proportion_interval(0, images)[1]
+    assert [METRICS[name].unchanged_upper_end(images) for name in ("kl", "pixel_accuracy", "objects_f1")] == [0, 0, 0]
 
 
 def test_top1_ranks_from_the_number_of_images_on_that_can_show_one_point():
     metrics = ("top1", "loss", "kl", "agreement")
-    assert [default_metric(metrics, images) for images in (20, 367, 368, 5000)] == ["kl", "kl", "top1", "top1"]
+    assert [default_metric(metrics, images) for images in (20, 275, 276, 5000)] == ["kl", "kl", "top1", "top1"]
     assert default_metric(("kl", "agreement"), 5000) == "kl"
 
 
