@@ -81,6 +81,18 @@ def test_runs_that_judge_in_different_ways_show_the_file_to_take_of_each(app, pa
     assert all(file.headline in texts(app) for file in files)
 
 
+def test_each_run_says_what_its_files_are_judged_by(app: AppTest, service: Service, backend: Backend) -> None:
+    runs = [finish(service, backend, RunSpec(goal=goal)) for goal in ("smaller", "faster")]
+    for run_id in runs:
+        found = Delivery(candidates=(a_candidate("int8", size=1200, share=1.5, metric="top1"),))
+        backend.store.folder(run_id).save("first", found)
+    open_compare(app, *runs)
+    names = charts(app)[0]["layer"][1]["encoding"]["color"]["scale"]["domain"]
+    assert [name.partition(", ")[2] for name in names] == ["judged by size", "judged by time"]
+    assert all(f"**{name}**: " in texts(app) for name in names)
+    assert "pale: not worth taking by what their run is judged by" in texts(app)
+
+
 def test_a_run_for_targets_offers_no_file_of_weights(app: AppTest, service: Service, backend: Backend) -> None:
     schedule = Schedule(model="net", method="optimal", entries=(), achieved={"bytes": 0.5})
     file = a_candidate("weights", size=1200, metric="top1", lost=0.004, schedule=schedule)

@@ -78,15 +78,15 @@ def files_view(records: Sequence[RunRecord]) -> None:
     follow(known[0][1].run_id, ASKED_SETTINGS)
     if without:
         st.caption(md("Without a measured file: {}.", "; ".join(without)))
-    metrics = {candidates[0].metric for _, _, candidates in known}
-    if len(metrics) > 1:
+    if len({candidates[0].metric for _, _, candidates in known}) > 1:
         st.caption("These runs judge answers in different ways, so their files are not drawn on one axis.")
         _best_files(known)
         return
     shown = choose("Against", (_SIZE, _TIME), _SIZE, "compare", "against", label_visibility="collapsed")
     parts, originals = [], []
     for side, record, candidates in known:
-        answer, name = _asked(known, record).decide(candidates), with_side(side, record.title)
+        asked = _asked(known, record)
+        answer, name = asked.decide(candidates), _judged(side, record, asked)
         parts.append(file_frames.candidates_frame(answer.compared(candidates), answer, run=name))
         originals.append(file_frames.original_row(answer.compared(candidates), run=name))
     if len(known) > 1:
@@ -102,7 +102,8 @@ def files_view(records: Sequence[RunRecord]) -> None:
         ).properties(height=300 + 24 * len(known)),  # pixels; a line of the legend for each run
         alt_text="; ".join(rows["run"] + ": " + rows["description"]),
         key="compare.files",
-        reading="Dots: measured files with interval or bound; pale: not worth taking; crosses: the originals.",
+        reading="Marks: measured files with interval or bound; pale: not worth taking by what their run is judged by; "
+        "crosses: the originals.",
         data=rows,
     )
     _best_files(known)
@@ -114,8 +115,12 @@ def _best_files(known: KnownFiles) -> None:
         asked = _asked(known, record)
         answer = asked.decide(candidates)
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(md("**{}**: {}. {}", with_side(side, record.title), answer.headline, answer.reason))
+            st.markdown(md("**{}**: {}. {}", _judged(side, record, asked), answer.headline, answer.reason))
             answer_button(record, asked, answer.choice, primary=False)
+
+
+def _judged(side: str, record: RunRecord, asked: Asked) -> str:
+    return f"{with_side(side, record.title)}, judged by {file_frames.JUDGED_BY[asked.goal]}"
 
 
 def _asked(known: KnownFiles, record: RunRecord) -> Asked:

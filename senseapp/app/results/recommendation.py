@@ -256,7 +256,7 @@ def candidates_figure(
         alt_text="; ".join(rows["description"]),
         key=f"recommendation.files.{record.run_id}",
         caveat=caveat_of(result),
-        reading=f"Dots: measured files, with {'95 % intervals' if answer.promise is None else 'what they may lose'}. "
+        reading=f"Marks: measured files, with {'95 % intervals' if answer.promise is None else 'what they may lose'}. "
         "Large: recommended. Pale: not worth taking. Cross: the original.",
         data=rows,
         level=3,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from senseapp.views.charts.axes import PICK, value_scale
 from senseapp.views.charts.layers import side_scale
-from senseapp.views.frames.files import OURS, PROPORTIONAL, UNIFORM
+from senseapp.views.frames.files import OURS, PROPORTIONAL, RUNS, UNIFORM
 from senseapp.views.palette import ACCENT, CATEGORIES, DASHES, INK
 
 _HEIGHT = 230  # pixels: low, since the answer stands above it
@@ -31,7 +31,7 @@ def candidates_chart(
     originals: pd.DataFrame,
     picked: str = "",
 ) -> alt.LayerChart:
-    """Return a dot with its 95 % interval for each file; what is not worth taking is pale.
+    """Return a mark with its 95 % interval for each file: a triangle for weights; what is not worth taking is pale.
 
     Args:
         rows: of :func:`senseapp.views.frames.files.candidates_frame`.
@@ -51,6 +51,8 @@ def candidates_chart(
     axis = alt.Axis(title=y_title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8)
     axis.labelExpr = "format(datum.value, '~r')"  # of one value, Vega would write 100.000000
     legend = alt.Legend(orient="top", title=None, columns=1, labelLimit=420, symbolStrokeWidth=0)
+    shapes = alt.Scale(domain=RUNS[::-1], range=["circle", "triangle-up"])
+    kinds = alt.Legend(orient="top", title=None, symbolFillColor=INK, symbolOpacity=1, symbolStrokeWidth=0, offset=24)
     across = alt.Scale(zero=True)
     if against == "times":  # an interval that says nothing would leave no room for the others
         across = alt.Scale(domain=[0, 1.25 * max(1.0, float(shown["times"].max()))], clamp=True)
@@ -62,16 +64,16 @@ def candidates_chart(
     )
     dots = base.mark_point(filled=True, stroke=INK).encode(
         size=alt.Size("area:Q", scale=None, legend=None),
+        shape=alt.Shape("runs:N", scale=shapes, legend=kinds if RUNS[False] in set(rows["runs"]) else None),
         tooltip=alt.Tooltip("description:N", title="Measured"),
         description=alt.Description("description:N"),
     )
     crosses = alt.Chart(originals).mark_point(shape="cross", size=120, color=INK, filled=True)
-    told = alt.Tooltip("description:N", title="Original")
-    original = crosses.encode(x=f"{against}:Q", y="value:Q", tooltip=told, description="description:N")
-    intervals = base.mark_rule(strokeWidth=2, aria=False).encode(y="low:Q", y2="high:Q")
-    layers = [intervals, dots, original]
+    told = {"tooltip": alt.Tooltip("description:N", title="Original"), "description": "description:N"}
+    rule = base.mark_rule(strokeWidth=2, aria=False)
+    layers = [rule.encode(y="low:Q", y2="high:Q"), dots, crosses.encode(x=f"{against}:Q", y="value:Q", **told)]
     if against == "times":
-        layers.insert(0, base.mark_rule(strokeWidth=2, aria=False).encode(x="times_low:Q", x2="times_high:Q"))
+        layers.insert(0, rule.encode(x="times_low:Q", x2="times_high:Q"))
     return alt.LayerChart(layer=layers, height=_HEIGHT)
 
 

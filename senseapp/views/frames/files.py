@@ -38,6 +38,10 @@ JUDGED_FOR: dict[Goal, str] = {
     "look": "Files are judged by size, as only the layers were asked for.",
 }
 """What the files of a run are judged for, by its goal."""
+JUDGED_BY: dict[Goal, str] = {"smaller": "size", "faster": "time", "targets": "schedule", "look": "size"}
+"""The same in one word."""
+RUNS = ("weights only, for PyTorch", "runs as it is")
+"""What a file is, by whether a runtime runs it."""
 
 
 def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run: str = "") -> pd.DataFrame:
@@ -45,8 +49,8 @@ def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run:
 
     ``megabytes`` and ``milliseconds`` are those of the file, ``times`` is its time as a multiple of the original's,
     with the interval ``times_low`` to ``times_high``; ``value``, ``low`` and ``high`` (:meth:`Decision.loss`) are in
-    the unit of the metric that people judge it by, ``beaten`` marks what is neither recommended nor an alternative; the
-    other columns are texts.
+    the unit of the metric that people judge it by, ``beaten`` marks what is neither recommended nor an alternative,
+    ``runs`` is one of :data:`RUNS`; the other columns are texts.
     """
     rows = []
     for each in with_one_original(candidates):
@@ -66,6 +70,7 @@ def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run:
                 "low": factor * low,
                 "high": factor * high,
                 "beaten": standing not in ("chosen", "alternative"),
+                "runs": RUNS[each.runs],
                 "size": fmt.bytes_size(each.figures.file_bytes),
                 "time": each.time_text,
                 "answers": each.answers_text,
@@ -96,14 +101,14 @@ def original_row(candidates: Sequence[Candidate], *, run: str = "") -> dict[str,
     first = next((each for each in candidates if each.runs), candidates[0])
     view = METRICS[first.metric]
     value = view.factor * first.loss.baseline if view.additive else 0.0
-    size = fmt.bytes_size(first.original.file_bytes)
     return {
         "run": run,
         "megabytes": first.original.file_bytes / 1e6,
         "milliseconds": 1000 * first.original.seconds.value,
         "times": 1.0,
         "value": value,
-        "description": f"The original: {size}, {1000 * first.original.seconds.value:.3g} ms a call",
+        "description": f"The original: {fmt.bytes_size(first.original.file_bytes)}, "
+        f"{1000 * first.original.seconds.value:.3g} ms a call",
     }
 
 

@@ -17,7 +17,7 @@ from senseapp.solve.methods import make_schedule
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.views.charts.levels import curve_rows
 from senseapp.views.charts.savings import candidates_chart
-from senseapp.views.frames.files import candidates_frame, class_note, class_table
+from senseapp.views.frames.files import RUNS, candidates_frame, class_note, class_table, original_row
 from senseapp.views.frames.results import (
     apart_frame,
     at_level,
@@ -181,11 +181,24 @@ def test_files_of_one_run_have_one_original_size() -> None:
 def test_the_axis_of_answers_ends_where_files_and_their_intervals_do() -> None:
     rows = pd.DataFrame(
         {"value": [46.4], "low": [45.5], "high": [47.4], "beaten": False, "file": "a", "run": "", "megabytes": 1}
-    )
+    ).assign(runs=RUNS[True])
     original = pd.DataFrame({"value": [46.3], "megabytes": 2})
     drawn = candidates_chart(rows, against="megabytes", y_title="Detection score (%)", originals=original)
     scales = [part["encoding"]["y"].get("scale") for part in drawn.to_dict()["layer"]]
     assert scales[1] == {"domain": [45.5, 47.4], "nice": True, "zero": False, "clamp": True}
+
+
+def test_files_of_weights_have_a_mark_of_their_own_and_a_legend_where_there_are_any() -> None:
+    files = a_candidate("int8", size=311_000), a_candidate("weights", size=900_000)
+    legends = []
+    for shown in (files, files[:1]):
+        rows, originals = candidates_frame(shown, usual_decision(shown, "smaller")), pd.DataFrame([original_row(shown)])
+        drawn = candidates_chart(rows, against="megabytes", y_title="Answers", originals=originals).to_dict()
+        legends.append(drawn["layer"][1]["encoding"]["shape"]["legend"])
+        assert list(rows["runs"]) == [RUNS[each.runs] for each in shown]
+        assert [", weights only: " in each for each in rows["description"]] == [not each.runs for each in shown]
+    assert legends[0]["orient"] == "top"
+    assert legends[1] is None
 
 
 def test_bits_are_places_as_they_are():
