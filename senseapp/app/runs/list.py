@@ -153,7 +153,8 @@ def _undo() -> None:
 
 _NEWEST, _SAVED = "Newest first", "Most saved first"
 _PAGE = 100  # runs of one look: each row needs its headline from disk
-_HEAD_PIXELS, _LINE_PIXELS, _LETTERS, _MOST_PIXELS = 35, 20, 32, 560  # head, line and its letters; before it scrolls
+_HEAD_PIXELS, _LINE_PIXELS, _MOST_PIXELS = 35, 20, 560  # head, line; before it scrolls
+_LETTERS = {"run": 32, "time": 14, "compression": 15}  # of a line
 
 
 def run_list(records: Sequence[RunRecord]) -> None:
@@ -188,7 +189,9 @@ def _table(records: Sequence[RunRecord]) -> list[RunRecord]:
     rows = runs_frame(
         [*map(backend.service().work.as_it_goes, records)], bars or {}, decisions(records), terms=expert()
     )
-    row_height = 15 + _LINE_PIXELS * math.ceil(rows["run"].str.len().max() / _LETTERS)
+    row_height = 15 + _LINE_PIXELS * math.ceil(
+        max(rows[name].str.len().max() / most for name, most in _LETTERS.items())
+    )
     event = st.dataframe(
         rows,
         column_config=_columns(),
@@ -227,17 +230,14 @@ def _columns() -> dict[str, Any]:
             "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=88, help="The best file, on the disk."
         ),
         "time": text(
-            "Time",
-            width=60,
-            help="Measured, of the best file, as a multiple of the original's, both in turns on one computer. Its "
-            "95 % interval stands on Results.",
+            "Time", width=104, help="Of a call of the best file, with the 95 % interval: in turns with the original."
         ),
         "bars": st.column_config.BarChartColumn(
             "Layers", width=90, help="What each layer loses alone at the usual level, in the order of the network."
         ),
         "size": number("Disk", format="bytes", width=70, help="Of its files on this server's disk."),
         "tags": st.column_config.ListColumn("Tags", width=84),
-        "compression": text("Compression", width=162),
+        "compression": text("Compression", width=118),
     }
 
 
@@ -272,9 +272,9 @@ def _actions_on(record: RunRecord) -> None:
         st.switch_page("pages/analyze.py")
     with st.popover("More", icon=":material/more_horiz:", help="Share, rename, tag, download, delete"):
         st.markdown(md("**{}**", record.title))
-        parts = [run_line(record)] + ([fmt.bytes_size(record.num_bytes)] if record.num_bytes else [])
-        parts += [f"owner: {visitor().name}"] if visitor().name else []
-        for line in filter(None, (" · ".join(parts), record.origin)):
+        size = [fmt.bytes_size(record.num_bytes)] if record.num_bytes else []
+        owner = [f"owner: {visitor().name}"] if visitor().name else []
+        for line in filter(None, (" · ".join([run_line(record), *size, *owner]), record.origin)):
             st.caption(line)
         with suppress(SenseError):  # a damaged result is said on the run's own page
             result = backend.result_of(record.run_id)

@@ -160,8 +160,8 @@ def runs_frame(
     """Return a row for each run; ``bars`` and ``files``, by id, of runs where they are known.
 
     ``bars`` are what layers lose alone, ``files`` the decisions on their files: ``saved`` is the share of the original
-    file's bytes that such a file saves, in percent, ``time`` its time as a multiple, ``answers`` what it still answers;
-    ``run`` is title, answers and age in one cell. Compressions are named in ``terms`` or in everyday words.
+    file's bytes that such a file saves, in percent, ``time`` its time with the interval, ``answers`` what it still
+    answers; ``run`` is title, answers and age in one cell. Compressions are named in ``terms`` or in everyday words.
     """
     return pd.DataFrame(
         [_run_row(each, files.get(each.run_id), bars.get(each.run_id), terms=terms) for each in records]
@@ -178,7 +178,7 @@ def _run_row(record: RunRecord, decided: Decision | None, bars: list[float] | No
         "title": record.title,
         "state": STATES[record.state].label,
         "saved": None if saved is None else 100 * saved,
-        "time": "" if file is None else f"{file.figures.time_ratio.value:.2f} ×",
+        "time": "" if file is None else file.time_text,
         "answers": found,
         "age": pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
         "bars": bars,
