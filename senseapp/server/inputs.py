@@ -33,7 +33,7 @@ from senseapp.server.model_cards import (
 from senseapp.server.process.requester import COPIES, WorkerRequest, file_request, network_request
 from senseapp.server.run_requests import preview_images, read_schedule_file, read_times, survey
 from senseapp.server.settings import check_paths
-from senseapp.server.time_estimate import num_available, num_images, source_of
+from senseapp.server.time_estimate import levels_before, num_available, num_images, source_of
 from senseapp.store.device_times.base import ReportSummary
 from senseapp.store.layer_times import summarised
 from senseapp.tasks import task_named
@@ -147,11 +147,14 @@ class Inputs(Uploads):
         count = num_images(spec, self._backend.image_counts)
         if count is None or not self.machine_timed:
             return None
-        load, card = MACHINE_LOAD.slowdown(), self.model_card(spec.model)
-        earlier = self._backend.store.finished_specs(self._owner)
-        return sum(
-            step.seconds for step in self._backend.speeds.run_steps(spec, card, count, load=load, earlier=earlier)
-        )
+        load, earlier = MACHINE_LOAD.slowdown(), self._backend.store.finished_specs(self._owner)
+        card = self.model_card(spec.model)
+        steps = self._backend.speeds.run_steps(spec, card, count, load=load, earlier=earlier)
+        return sum(step.seconds for step in steps)
+
+    def levels_before(self, spec: RunSpec) -> int:
+        """Return of how many levels of a run the measurements are taken over from an earlier one of this user."""
+        return levels_before(spec, self._backend.store.finished_specs(self._owner))
 
     def known_time(self, spec: RunSpec) -> float | None:
         """Return :meth:`estimate_time` where it is known without loading the model, else None."""

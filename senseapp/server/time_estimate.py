@@ -6,7 +6,7 @@ Seconds are of a quiet machine until :class:`LoadWatch` is asked. Finished runs 
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -194,20 +194,34 @@ def kind_of(spec: RunSpec) -> str:
     return "|".join((spec.model.title, settings.compression.kind, settings.mode, settings.precision, settings.device))
 
 
-def _made_before(spec: RunSpec, earlier: Iterable[RunSpec]) -> tuple[bool, bool]:
-    """Return whether runs on the same images have made the first file of a run, and measured all that it measures."""
+def levels_before(spec: RunSpec, earlier: Sequence[RunSpec]) -> int:
+    """Return of how many levels of a run the measurements are taken over from an earlier finished one."""
+    alike = (one for one in earlier if (one.model, one.data) == (spec.model, spec.data))
+    known = (set(one.sensitivity.levels) for one in alike if _covers(one.sensitivity, spec.sensitivity))
+    return len(max(known, key=len, default=set()) & set(spec.sensitivity.levels))
+
+
+def _covers(one: SensitivitySpec, wanted: SensitivitySpec) -> bool:
+    """Return whether measurements of one run are also those of another one at the levels that both have."""
+    if one.compression != wanted.compression or wanted.mode == "quick" or wanted.until_settled:
+        return False
+    one = replace(one, levels=wanted.levels, metric=wanted.metric)
+    return one in (wanted, replace(wanted, layers=(), layer_types=()))
+
+
+def _has_file(spec: RunSpec, earlier: Sequence[RunSpec]) -> bool:
+    """Return whether a run on the same images has made the first file of a run."""
 
     def images(one: RunSpec) -> tuple[object, ...]:
         return one.model, one.data.kind, one.data.name, one.data.path, one.sensitivity.num_samples, one.sensitivity.seed
 
-    def measured(one: SensitivitySpec) -> bool:
-        wanted = spec.sensitivity
-        is_alike = one.compression == wanted.compression and set(wanted.levels) <= set(one.levels)
-        return is_alike and replace(one, levels=wanted.levels, metric=wanted.metric) == wanted
-
-    known = [each for each in earlier if images(each) == images(spec) and each.sensitivity.mode == "exact"]
-    has_file = any(makes_files(each.goal) and each.target == spec.target for each in known)
-    return has_file, any(measured(each.sensitivity) for each in known)
+    return any(
+        images(each) == images(spec)
+        and each.sensitivity.mode == "exact"
+        and makes_files(each.goal)
+        and each.target == spec.target
+        for each in earlier
+    )
 
 
 class RuntimePredictor:
@@ -247,18 +261,18 @@ class RuntimePredictor:
             )
 
     def run_steps(
-        self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float, earlier: Iterable[RunSpec] = ()
+        self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float, earlier: Sequence[RunSpec] = ()
     ) -> tuple[PlannedStep, ...]:
         """Return the steps of a run on so many ``images`` up to its files; ``load`` is a slowdown.
 
         What finished ``earlier`` runs of the same owner have made is not made again: such steps take no time.
         """
         work, follows = self._workload(spec, profile, images), self.follows(spec, profile, images)
-        has_file, has_layers = _made_before(spec, earlier)
+        left = 1 - levels_before(spec, earlier) / len(spec.sensitivity.levels)
         *before, (last, layers) = work.run().items()
-        jobs: list[Seconds] = [dict(before), {last: layers * (not has_layers)}]
+        jobs: list[Seconds] = [dict(before), {last: left * layers}]
         if follows != "nothing" and makes_files(spec.goal):
-            jobs.insert(1, {title: seconds * (not has_file) for title, seconds in work.file().items()})
+            jobs.insert(1, {title: seconds * (not _has_file(spec, earlier)) for title, seconds in work.file().items()})
         if follows == "schedule":
             jobs.append(work.schedule())
         return self.steps(jobs, kind=kind_of(spec), load=load)

@@ -12,9 +12,10 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.records.goal import usual_run
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec
+from senseapp.server.backend import Backend
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
-from tests.pages.conftest import started, texts, wait_for_card
+from tests.pages.conftest import finish, started, texts, wait_for_card
 from tests.pages.test_words import blocks
 
 
@@ -32,6 +33,15 @@ def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Serv
 def test_the_card_and_the_plan_appear_once_the_model_is_read(analyze: AppTest) -> None:
     assert "**6.50 k**" in texts(analyze)
     assert "6 layers × 3 levels on all images, measured: **about 40 s** here" in texts(analyze)
+
+
+def test_the_plan_says_what_an_earlier_run_has_measured(analyze: AppTest, service: Service, backend: Backend) -> None:
+    assert "measured before" not in texts(analyze)
+    finish(service, backend, usual_run("smaller"))
+    wait_for_card(analyze.run())
+    assert "measured: **about 40 s** here; measured before: the bars come at once" in texts(analyze)
+    analyze.button_group(key="analyze.levels.quantization").set_value([3.0, 4.0]).run()
+    assert "here; 1 of the levels measured before" in texts(analyze)
 
 
 def test_pruning_is_planned_in_groups_once_they_are_found(analyze: AppTest) -> None:

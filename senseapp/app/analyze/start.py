@@ -182,8 +182,7 @@ def offer_demos(asked: RunSpec | None) -> RunSpec | None:
             key = f"analyze.{demo.title.lower()}"
             if st.button(demo.title, key=key, type="tertiary", icon=demo.icon, help=demo.line):
                 chosen = demo.spec
-            seconds = backend.service().inputs.known_time(demo.spec)
-            if seconds is not None:  # its model was read
+            if (seconds := backend.service().inputs.known_time(demo.spec)) is not None:  # its model was read
                 st.caption(fmt.about(seconds), width="content")
     return chosen
 
@@ -213,6 +212,10 @@ def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
     place = "until the file" if inputs.files_follow(spec) else "here"
     if settings.mode == "exact" and cluster_address():
         place = "on this machine alone; the cluster shares it out"
+    if (before := inputs.levels_before(spec)) == len(settings.levels):
+        place += "; measured before: the bars come at once"
+    elif before:
+        place += f"; {before} of the levels measured before"
     return md("{}, {}: **{}** {}", work, doing, fmt.about(seconds), place)
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from senseapp.core.steps import StepTitle
 from senseapp.records.goal import usual_run
-from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.machine import LoadWatch, MachineSpeed, time_convolutions
-from senseapp.server.time_estimate import RuntimePredictor, Workload, kind_of
+from senseapp.server.time_estimate import RuntimePredictor, Workload, kind_of, levels_before
 from tests.fake_session import LAYERS, a_profile, a_result, fake_calibration
 
 SECONDS = 11.0
@@ -112,6 +112,34 @@ def test_what_an_earlier_run_has_made_takes_no_time(tmp_path):
     file = (StepTitle.INT8, StepTitle.WEIGHTS, StepTitle.OWN, StepTitle.PARTS)
     assert seconds(bits) == everything | dict.fromkeys(file, 0.0)
     assert seconds(zeros)[StepTitle.LAYERS] == 0 < seconds(bits)[StepTitle.LAYERS]
+    one_of_three = seconds(with_settings(levels=(0.5,)))[StepTitle.LAYERS]
+    assert one_of_three == pytest.approx(2 / 3 * everything[StepTitle.LAYERS])
+
+
+def with_settings(**settings):
+    return RunSpec(sensitivity=SensitivitySpec(**settings))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "earlier", "expected"),
+    [
+        ({}, [{}], 3),
+        ({"metric": "kl"}, [{"levels": (0.25, 0.9)}], 1),
+        ({}, [{"levels": (0.25, 0.5)}, {"levels": (0.1, 0.2, 0.75)}], 1),  # of the run with the most
+        ({"layers": ("fc",)}, [{}], 3),
+        ({}, [{"layers": ("fc",)}], 0),
+        ({}, [{"seed": 1}, {"num_samples": 20}, {"precision": "bf16"}, {"mode": "quick"}], 0),
+        ({"mode": "quick"}, [{"mode": "quick"}], 0),
+        ({"until_settled": True}, [{"until_settled": True}], 0),
+    ],
+)
+def test_levels_are_taken_over_from_a_run_of_the_same_images_and_settings(wanted, earlier, expected):
+    assert levels_before(with_settings(**wanted), [with_settings(**each) for each in earlier]) == expected
+
+
+def test_levels_of_other_images_are_not_taken_over():
+    assert levels_before(RunSpec(), [RunSpec(data=DataSpec(kind="photographs"))]) == 0
+    assert levels_before(RunSpec(), [usual_run()]) == 0
 
 
 def test_a_file_in_float_has_no_steps_of_8_bits(tmp_path):
