@@ -6,7 +6,7 @@ import pytest
 from markupsafe import escape
 
 from senseapp.app.common import account, address, run_guard
-from tests.pages.conftest import go_back, open_page
+from tests.pages.conftest import go_back, open_layers, open_page
 from tests.pages.test_recommendation import RESULTS, SCHEDULE, recommend
 
 
@@ -46,6 +46,14 @@ def test_the_report_and_present_show_what_was_just_asked_for(
         assert present_link(app) == {"run": finished_run, **query}
     open_page(app, "pages/present.py", run=finished_run, **{name: text})
     assert heading_of(app) != usual
+
+
+def test_links_follow_what_is_clicked_in_the_layers(app, finished_run) -> None:
+    open_layers(app, finished_run)
+    for settings in ({"level": "0.75"}, {"level": "0.75", "metric": "top1"}, {"metric": "top1"}):
+        app.button_group(key=f"results.level.{finished_run}").set_value(float(settings.get("level", 0.5)))
+        app.selectbox(key=f"results.metric.{finished_run}").set_value(settings.get("metric", "kl")).run()
+        assert {"show-layers": "yes"} | present_link(app) == {"run": finished_run, "show-layers": "yes", **settings}
 
 
 def test_what_may_be_lost_is_the_same_on_results_and_schedule(app, finished_run, backend, links) -> None:

@@ -1,12 +1,12 @@
 """The parts of a Results page below its answer, folded, and its views under More; a new view is one line in a table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import SWITCH, bound, choose, named, one_of
+from senseapp.app.common.address import SWITCH, address_of, bound, choose, named, one_of
 from senseapp.app.common.figure import figure, place_of, provenance, rows_height
 from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.run_guard import outcome_or_offer, run_line
@@ -75,10 +75,8 @@ def _choose(view: RunView, row: DeltaGenerator) -> tuple[str, bool]:
     """Return the block to show (empty: all), and whether lengths are MACs; set how many levels are open."""
     profile, run_id = view.result.profile, view.run_id
     blocks = [_WHOLE, *blocks_of(profile)]
-    about = "One block, or all of them."
-    form = named({name: name for name in blocks})
-    setting = bound(run_id, "block", form, _WHOLE, key=f"network.block.{run_id}")
-    chosen = row.selectbox("Show", blocks, **setting, help=about, width=260)
+    setting = bound(run_id, "block", named({name: name for name in blocks}), _WHOLE, key=f"network.block.{run_id}")
+    chosen = row.selectbox("Show", blocks, **setting, help="One block, or all of them.", width=260)
     block = "" if chosen == _WHOLE else chosen
     most, key = deepest(profile, block), f"network.depth.{run_id}.{block}"
     row.number_input(
@@ -91,10 +89,8 @@ def _choose(view: RunView, row: DeltaGenerator) -> tuple[str, bool]:
         help="1 closes all blocks; more opens what is inside them.",
         width=150,
     )
-    by_macs = False
-    if profile.sizes_known:
-        by_macs = choose("Length", (_PARAMS, _MACS), _PARAMS, run_id, "length", place=row) == _MACS
-    return block, by_macs
+    shares = (_PARAMS, _MACS)
+    return block, profile.sizes_known and choose("Length", shares, _PARAMS, run_id, "length", place=row) == _MACS
 
 
 def _tree(run_id: str) -> OpenBlocks:
@@ -180,8 +176,7 @@ def choose_histogram(view: RunView) -> HistogramSpec:
         **bound(run_id, "fold", SWITCH, usual=False, key=f"histogram.fold.{run_id}"),
         help="Merges the normalization that follows into the layer, as deployment does; the model's output stays.",
     )
-    fragile = [str(layer) for layer in view.ranked["layer"].head(1)]
-    layer = view.picked or next(iter(fragile), view.result.profile.layers[0].name)
+    layer = view.picked or str(next(iter(view.ranked["layer"]), view.result.profile.layers[0].name))
     return HistogramSpec(
         layer=layer, tensor=tensor, bits=int(bits), per_channel=per_channel, fold=fold, objective=objective
     )
@@ -195,11 +190,10 @@ def histograms_tab(view: RunView) -> None:
     spec = choose_histogram(view)
     with errors_here():
         task = HistogramTask(run_id=view.run_id, spec=spec)
-        images = fmt.plural(spec.num_images, "image")
         text = md(
             "## {}\n\nLooks at up to {} of this run; a large network takes some seconds. Choose another layer above.",
             _question(spec),
-            images,
+            fmt.plural(spec.num_images, "image"),
         )
         histogram = outcome_or_offer(
             task, "Show histogram", "this histogram", key="histogram.start", icon="bar_chart", text=text, kind="primary"
@@ -272,16 +266,15 @@ VIEWS: dict[str, Callable[[RunView], None]] = {
 def folded_sections(record: RunRecord, result: RunResult) -> None:
     """Show the sections below the answer; each is drawn once it is opened."""
     run_id = record.run_id
-    asks = asks_for_layers(run_id)
     sections: dict[str, tuple[str, str, Callable[[], None]]] = {
         "files": ("Other files", "folder_open", lambda: files_section(record, result)),
-        "layers": ("Layers", "bar_chart", lambda: result_views(run_id, result)),
+        "layers": ("Layers", "bar_chart", lambda: result_views(run_id, result, address_of(run_id))),
         "schedule": ("Schedule", "tune", lambda: schedule_section(record, result)),
         "details": ("Details", "info", lambda: _details(record, result)),
     }
     for name, (label, icon, show) in sections.items():
         key = layers_key(run_id) if name == "layers" else f"results.show.{name}.{run_id}"
-        bound(run_id, f"show-{name}", SWITCH, asks and name == "layers", key=key)
+        bound(run_id, f"show-{name}", SWITCH, name == "layers" and asks_for_layers(run_id), key=key)
         with st.expander(label, icon=f":material/{icon}:", key=key, on_change="rerun") as section:
             if section.open:
                 with errors_here():
@@ -297,8 +290,8 @@ def _details(record: RunRecord, result: RunResult) -> None:
 
 
 @st.fragment
-def result_views(run_id: str, result: RunResult) -> None:
-    """Show the pickers and the open tab; a click answers without running the rest of the page again."""
+def result_views(run_id: str, result: RunResult, links: Mapping[str, str]) -> None:
+    """Show the pickers and the open tab; after a click that its ``links`` do not hold, the page is drawn again."""
     with st.container(gap="xsmall"):
         view = choose_view(run_id, result, page="results", layers=True)
         if view is None:
@@ -310,3 +303,5 @@ def result_views(run_id: str, result: RunResult) -> None:
         if tab.open:
             with tab:
                 show(view)
+    if address_of(run_id) != links:
+        st.rerun()
