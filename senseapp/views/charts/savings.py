@@ -40,7 +40,7 @@ def candidates_chart(
         originals: rows of uncompressed networks, with ``against``, ``value`` and ``description``.
         picked: ``file`` of the one that is chosen, drawn larger.
     """
-    runs = list(dict.fromkeys(rows["run"]))
+    runs, has_weights = list(dict.fromkeys(rows["run"])), RUNS[False] in set(rows["runs"])
     shown = rows.assign(
         pale=[0.35 if beaten else 1.0 for beaten in rows["beaten"]],
         area=[260 if file == picked else 110 for file in rows["file"]],
@@ -64,7 +64,7 @@ def candidates_chart(
     )
     dots = base.mark_point(filled=True, stroke=INK).encode(
         size=alt.Size("area:Q", scale=None, legend=None),
-        shape=alt.Shape("runs:N", scale=shapes, legend=kinds if RUNS[False] in set(rows["runs"]) else None),
+        shape=alt.Shape("runs:N", scale=shapes, legend=kinds if has_weights else None),
         tooltip=alt.Tooltip("description:N", title="Measured"),
         description=alt.Description("description:N"),
     )
@@ -74,7 +74,7 @@ def candidates_chart(
     layers = [rule.encode(y="low:Q", y2="high:Q"), dots, crosses.encode(x=f"{against}:Q", y="value:Q", **told)]
     if against == "times":
         layers.insert(0, rule.encode(x="times_low:Q", x2="times_high:Q"))
-    return alt.LayerChart(layer=layers, height=_HEIGHT)
+    return alt.LayerChart(layer=layers, height=_HEIGHT + 40 * has_weights)  # with the legend
 
 
 _MODELS = {
