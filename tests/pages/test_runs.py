@@ -248,4 +248,4 @@ def test_runs_are_sorted_by_what_their_best_file_saves_of_its_own_network(app, s
     table = app.dataframe[0].value
     assert list(table["title"]) == ["file of 3000", "file of 1000", "file of 0"]
     assert list(table["saved"])[:2] == [75.0, 50.0]
-    assert list(table["time"]) == ["0.50 × the time (0.49 to 0.51)", "0.50 × the time (0.49 to 0.51)", ""]
+    assert list(table["time"]) == ["0.50 × (0.49 to 0.51)", "0.50 × (0.49 to 0.51)", ""]

@@ -178,7 +178,7 @@ def _run_row(record: RunRecord, decided: Decision | None, bars: list[float] | No
         "title": record.title,
         "state": STATES[record.state].label,
         "saved": None if saved is None else 100 * saved,
-        "time": "" if file is None else file.time_text,
+        "time": "" if file is None else file.time_text.replace(" the time", "").replace("while the computer was ", ""),
         "answers": found,
         "age": pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
         "bars": bars,
