@@ -143,8 +143,7 @@ def _layers(draft: SensitivitySpec, profile: ModelProfile | None) -> tuple[tuple
 def start_bar(asked: RunSpec | None, profile: ModelProfile | None, seen: Understood) -> None:
     """Show the plan, or why there is none, and Run at the foot of the window; start the run ``asked`` for."""
     spec = None if asked is not None and is_refused(lambda: backend.card_of(asked.model)) else asked
-    missing = f"Run waits for the {'images' if seen.model else 'model'} above."
-    reason = session().complaint or seen.question or missing
+    reason = session().complaint or seen.question or f"Run waits for the {'images' if seen.model else 'model'} above."
     if len(reason) > 120:  # characters in a line beside Run; of a longer one the first sentence
         reason = f"{reason.split('. ')[0].rstrip('.')}."
     foot = st.bottom.container(horizontal_alignment="center").container(width=960)

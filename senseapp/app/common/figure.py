@@ -172,8 +172,7 @@ def figure(
             title.markdown(md("## {}" if level == 2 else "### {}", question), width="content", help=about or None)
         if saves:
             with buttons:
-                saved_lines = [*lines, *filter(None, [caveat])]
-                _chart_downloads(chart, data, question, key=key, lines=saved_lines, legend=legend)
+                _chart_downloads(chart, data, question, key=key, lines=[*lines, *filter(None, [caveat])], legend=legend)
         show_caveat(caveat)
         if legend:
             st.html(_legend_html(legend))

@@ -17,8 +17,7 @@ from senseapp.views.words.wording import differing_settings
 
 def text_table(columns: Sequence[str], rows: Any, *, alt_text: str, key: str) -> None:
     """Show rows of texts under these heads, without an index."""
-    frame = pd.DataFrame(rows, columns=list(columns))
-    st.dataframe(frame, hide_index=True, alt=alt_text, key=key, width="stretch")
+    st.dataframe(pd.DataFrame(rows, columns=list(columns)), hide_index=True, alt=alt_text, key=key, width="stretch")
 
 
 def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None = None, key: str) -> None:

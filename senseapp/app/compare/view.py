@@ -183,8 +183,7 @@ def pictures_view(known: KnownFiles) -> None:
     sides = [each.answers() for each in chosen]
     if sides[0] is not None and sides[1] is not None:
         of_one_run = chosen[0].record is chosen[1].record
-        names = [each.name if of_one_run else each.side for each in chosen]
-        _show(first, names, sides[0], sides[1])
+        _show(first, [each.name if of_one_run else each.side for each in chosen], sides[0], sides[1])
         return
     for each, side in zip(chosen, sides, strict=True):
         if side is None:

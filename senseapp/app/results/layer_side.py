@@ -73,8 +73,7 @@ def choose_layers(view: RunView) -> list[str]:
         setting = bound(run_id, "types", some_of(types), [], key=f"curves.types.{run_id}")
         chosen_types = st.pills("Types", types, selection_mode="multi", **setting)
     frame = fitting_rows(view.frame, name=name, blocks=chosen_blocks, types=chosen_types)
-    fitting = list(dict.fromkeys(frame["row"]))
-    chosen = _chosen(view, fitting)
+    chosen = _chosen(view, list(dict.fromkeys(frame["row"])))
     named = set(most_fragile(frame, view.level, chosen) if isinstance(chosen, int) else chosen)
     named |= set(view.frame["row"][view.frame["layer"] == view.picked_row])
     rows = list(dict.fromkeys(view.frame["row"]))
@@ -161,8 +160,7 @@ def _share(part: int, whole: int) -> str:
 
 def _curve(view: RunView) -> None:
     scale = view.compression.scale
-    own = view.frame[view.frame["layer"] == view.picked_row]
-    rows = curve_rows(own, scale)
+    rows = curve_rows(view.frame[view.frame["layer"] == view.picked_row], scale)
     words = ", ".join(f"{row.change_text} at {row.level_text}" for row in rows.itertuples())
     figure(
         "Its loss at every level",

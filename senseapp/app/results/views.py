@@ -251,8 +251,7 @@ _MORE = {"Network": network_tab, "Histograms": histograms_tab}
 
 def _more_tab(view: RunView) -> None:
     names = list(_MORE)
-    shown = choose("View", names, names[0], view.run_id, "more", label_visibility="collapsed")
-    _MORE[shown](view)
+    _MORE[choose("View", names, names[0], view.run_id, "more", label_visibility="collapsed")](view)
 
 
 VIEWS: dict[str, Callable[[RunView], None]] = {
