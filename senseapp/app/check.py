@@ -367,19 +367,11 @@ def _details(report: CheckReport) -> None:
         text_table(words.CHANGE_COLUMNS, words.change_rows(said), alt_text="Metrics of both files", key="check.metrics")
     if report.divergence is not None and expert():
         st.markdown(md("{}", words.divergence_sentence(report.divergence)))
-        text_table(
-            words.TENSOR_COLUMNS,
-            words.tensor_rows(report.divergence.tensors),
-            alt_text="How far tensors of both files differ",
-            key="check.tensors",
-        )
+        rows, alt_text = words.tensor_rows(report.divergence.tensors), "How far tensors of both files differ"
+        text_table(words.TENSOR_COLUMNS, rows, alt_text=alt_text, key="check.tensors")
     if report.operators and expert():
-        text_table(
-            words.OPERATOR_COLUMNS,
-            words.operator_rows(report.operators),
-            alt_text="What operators of each kind take in both files",
-            key="check.operators",
-        )
+        rows, alt_text = words.operator_rows(report.operators), "What operators of each kind take in both files"
+        text_table(words.OPERATOR_COLUMNS, rows, alt_text=alt_text, key="check.operators")
     for title, side in (("Original", report.reference), ("Compressed file", report.candidate)):
         parts = [side.kind, *(part for part in (side.takes, side.returns) if part and expert())]
         st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))

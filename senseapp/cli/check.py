@@ -168,8 +168,7 @@ def _spec_from(arguments: argparse.Namespace) -> CheckSpec:
 def _judged_by(spec: CheckSpec) -> str:
     """Return the metric whose unit ``--max-drop`` has where none is named: the one that its task is judged by."""
     task = TASKS[spec.reference.task]
-    primary = next((metric for metric in task.own_metrics if metric.primary), task.own_metrics[0])
-    return primary.name
+    return next((metric for metric in task.own_metrics if metric.primary), task.own_metrics[0]).name
 
 
 def _sides(arguments: argparse.Namespace) -> tuple[tuple[ModelSpec, ModelSpec], DataSpec]:

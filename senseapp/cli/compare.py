@@ -35,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the finding, the layers that moved most, and those that could not be matched."""
     results = [RunFolder(path).load_result() for path in arguments.runs]
-    names = [path.name or str(path) for path in arguments.runs]
-    sides = _sides(names, results, _levels(arguments.levels, results))
+    sides = _sides([path.name or str(path) for path in arguments.runs], results, _levels(arguments.levels, results))
     _report(compare(sides, arguments.metric or _metric(sides)), one_run=len(results) == 1)
 
 

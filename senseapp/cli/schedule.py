@@ -196,8 +196,7 @@ def _mixed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
     partner = partner_of(arguments, result)
     assert partner is not None
     budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
-    own = result.compression.kind
-    return mixed_schedule(result, partner, budget=budget, limits={own: limits})
+    return mixed_schedule(result, partner, budget=budget, limits={result.compression.kind: limits})
 
 
 def _level(level: float | None, result: RunResult) -> float | None:

@@ -261,5 +261,4 @@ def _left_as_it_is(function: Any = None, recursive: bool = True, **_about: objec
 
 def _is_compile_supported(device_type: str) -> bool:
     """Ask the compiler itself, once RoI align is called."""
-    utils = importlib.import_module("torch._dynamo.utils")
-    return bool(utils.is_compile_supported(device_type))
+    return bool(importlib.import_module("torch._dynamo.utils").is_compile_supported(device_type))

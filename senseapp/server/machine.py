@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -179,7 +179,7 @@ _KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine
 
 
 class LoadWatch:
-    """How busy this machine is: the quieter of the last two looks, as a page that is drawn is busy for a moment.
+    """How busy others keep this machine: the quieter of the last two looks, as a page that is drawn takes a moment.
 
     The quietest of the first looks counts as one. Before the second it counts as quiet.
     """
@@ -219,10 +219,20 @@ class LoadWatch:
             return min(self._found)
 
     def _look(self) -> None:
+        began, before = time.perf_counter(), _own_seconds()
         share = share_left(num_processors())
-        if share is not None:
-            self._found.append(max(1.0, _KEPT_BUSY / share))
+        if share is not None:  # what this program's processes take, as they start or work, a run gets
+            own = max(0.0, _own_seconds() - before) / (num_processors() * (time.perf_counter() - began))
+            self._found.append(max(1.0, _KEPT_BUSY / (share + own)))
         self._looked = time.monotonic()
+
+
+def _own_seconds() -> float:
+    """Return the processor time that this program's processes have taken; 0 if one of them ends at this moment."""
+    own = psutil.Process()
+    with suppress(psutil.Error):
+        return float(sum(sum(each.cpu_times()[:2]) for each in (own, *own.children(recursive=True))))
+    return 0.0
 
 
 MACHINE_LOAD = LoadWatch()

@@ -149,11 +149,8 @@ def compression_line(sensitivity: SensitivitySpec | None) -> str:
     if sensitivity is None:
         return ""
     about = sensitivity.compression.description
-    text = (
-        compression_text(sensitivity, terms=True)
-        if expert()
-        else f"{about.line}: {about.scale.texts(sensitivity.levels)}"
-    )
+    everyday = f"{about.line}: {about.scale.texts(sensitivity.levels)}"
+    text = compression_text(sensitivity, terms=True) if expert() else everyday
     return text + (", quick estimate only" if sensitivity.mode == "quick" else "")
 
 

@@ -186,12 +186,10 @@ def table_key(records: Sequence[RunRecord]) -> str:
 def _table(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Show the table; return the ticked runs, in the order of the table."""
     bars = backend.bars_of(records)
-    rows = runs_frame(
-        [*map(backend.service().work.as_it_goes, records)], bars or {}, decisions(records), terms=expert()
-    )
-    row_height = 15 + _LINE_PIXELS * math.ceil(
-        max(rows[name].str.len().max() / most for name, most in _LETTERS.items())
-    )
+    current = [*map(backend.service().work.as_it_goes, records)]
+    rows = runs_frame(current, bars or {}, decisions(records), terms=expert())
+    lines = max(rows[name].str.len().max() / most for name, most in _LETTERS.items())
+    row_height = 15 + _LINE_PIXELS * math.ceil(lines)
     event = st.dataframe(
         rows,
         column_config=_columns(),

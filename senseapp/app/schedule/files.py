@@ -295,8 +295,7 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner
     lines = text.splitlines()
     more = "\n…" if len(lines) > _PREVIEW_LINES else ""
     right.markdown(md("**To apply it**"))
-    usage = chosen.lines(schedule, name, run=command)
-    right.code(usage.rstrip(), language=None, wrap_lines=True)
+    right.code(chosen.lines(schedule, name, run=command).rstrip(), language=None, wrap_lines=True)
     with right.expander("First lines of the file", icon=":material/description:"):
         st.code("\n".join(lines[:_PREVIEW_LINES]) + more, language=None, wrap_lines=True)
 

@@ -206,8 +206,7 @@ _CSV = "says its levels itself"
 
 def choose_time(run_id: str, result: RunResult) -> tuple[LayerTimes | None, float]:
     """Show where times of layers come from and how many seconds a call may take; no times while none are of use."""
-    description = result.compression.description
-    sources = [_FILES] if description.zeroes_weights else [_HERE, _FILES]
+    sources = [_FILES] if result.compression.description.zeroes_weights else [_HERE, _FILES]
     source = choose(
         "Times of layers",
         sources,

@@ -151,8 +151,7 @@ def serve(arguments: list[str]) -> None:
     internals.close_silent_connections(SILENT_SECONDS)
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
     of_environment = {name: _value(given) for name, given in internals.options_of_environment().items()}
-    upload_size = {"server.maxUploadSize": upload_mb}
-    application().run(config=of_environment | upload_size | options_of(arguments))
+    application().run(config=of_environment | {"server.maxUploadSize": upload_mb} | options_of(arguments))
 
 
 def _secrets() -> list[str]:

@@ -214,6 +214,7 @@ def test_after_an_unknown_time_load_is_looked_at_until_no_page_is_drawn(shares, 
     watch, shares = LoadWatch(), iter(shares)
     monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: next(shares))
     monkeypatch.setattr("senseapp.server.machine._APART_SECONDS", 0.0)
+    monkeypatch.setattr("senseapp.server.machine._own_seconds", lambda: 0.0)
     with watch.unknown():
         assert not watch.known
         assert watch.slowdown() == 1
@@ -223,9 +224,11 @@ def test_after_an_unknown_time_load_is_looked_at_until_no_page_is_drawn(shares, 
 
 
 def test_load_is_the_quieter_of_two_looks_and_as_before_without_an_answer(monkeypatch):
-    watch, shares, found = LoadWatch(), iter([0.25, 0.25, 0.5, 0.25, None]), []
+    watch, shares, found = LoadWatch(), iter([0.25, 0.25, 0.5, 0.25, None, 0.25, 0.25, 0.25]), []
+    own = iter([0.0] * 14 + [1e9])  # during the last look our own processes worked
     monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: next(shares))
-    for _ in range(5):
+    monkeypatch.setattr("senseapp.server.machine._own_seconds", lambda: next(own))
+    for _ in range(8):
         watch._looked = float("-inf")
         found.append(watch.slowdown())
-    assert found == pytest.approx([1.0, 2.6, 1.3, 1.3, 1.3])
+    assert found == pytest.approx([1.0, 2.6, 1.3, 1.3, 1.3, 2.6, 2.6, 1.0])
