@@ -18,8 +18,7 @@ _OUTPUTS = {"stem.conv": (8, 16, 16), "blocks.0.dw": (8, 16, 16), "blocks.0.pw":
 
 def profile() -> ModelProfile:
     """A stem, a depthwise and a pointwise convolution, and a linear head."""
-    sizes = {"stem.conv": 216, "blocks.0.dw": 72, "blocks.0.pw": 128, "head": 80}
-    made = profile_of(sizes)
+    made = profile_of({"stem.conv": 216, "blocks.0.dw": 72, "blocks.0.pw": 128, "head": 80})
     return replace(made, layers=tuple(_shaped(layer) for layer in made.layers))
 
 

@@ -79,8 +79,7 @@ class ReadAfterOverwrite(Trap):
 
     def middle(self, x: Tensor) -> Tensor:
         y = self.second_norm(self.first(x))
-        z = F.relu_(y)
-        return self.second(y + z)
+        return self.second(y + F.relu_(y))
 
 
 class ReadAfterModuleOverwrite(ReadAfterOverwrite):
@@ -90,8 +89,7 @@ class ReadAfterModuleOverwrite(ReadAfterOverwrite):
 
     def middle(self, x: Tensor) -> Tensor:
         y = self.second_norm(self.first(x))
-        z = self.relu(y)
-        return self.second(y + z)
+        return self.second(y + self.relu(y))
 
 
 class OverwrittenView(Trap):
@@ -215,8 +213,7 @@ class ReturnsInput(Trap):
 
     def middle(self, x: Tensor) -> Tensor:
         kept = self.same(x)
-        y = self.relu(self.same(self.first(self.dropout(kept))))
-        return self.second(y) + kept
+        return self.second(self.relu(self.same(self.first(self.dropout(kept))))) + kept
 
 
 class TiedWeights(Trap):

@@ -44,8 +44,7 @@ class TextReader(Trunk):
         self.mix, self.fc = nn.Conv1d(256, 64, 3, padding=1), nn.Linear(64, 37)
 
     def forward(self, images: Tensor) -> Tensor:
-        steps = F.relu(self.mix(self.trunk(images).flatten(1, 2)))
-        return self.fc(steps.transpose(1, 2))
+        return self.fc(F.relu(self.mix(self.trunk(images).flatten(1, 2))).transpose(1, 2))
 
 
 class Columns(Trunk):

@@ -195,8 +195,7 @@ def verify(page: Page, *, expert: bool = False) -> None:
     for label in ("Before", "Compressed", "Uniform") if expert else ():
         expect(page.locator("[role=gridcell]", has_text=label).first).to_be_attached()
     open_part(page, "Trade-off")
-    marks = page.locator("svg text", has_text=re.compile("^Measured$"))
-    expect(marks.first).to_be_attached()
+    expect(page.locator("svg text", has_text=re.compile("^Measured$")).first).to_be_attached()
 
 
 def take_everything(page: Page, folder: Path) -> dict[str, bytes]:

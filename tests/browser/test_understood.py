@@ -40,8 +40,7 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     offer_images(page, write_zip(tmp_path / "set.zip", {each.name: each.read_bytes() for each in pictures.iterdir()}))
     card = page.locator(CARD)
     expect(card.get_by_text("32 images without labels do not decide")).to_be_visible()
-    run = page.get_by_role("button", name="Run", exact=True)
-    expect(run).to_be_disabled()
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
     expect(page.get_by_text(UNKNOWN)).to_have_count(2)  # in the card, and beside the button
     readings = card.locator("[class*='st-key-reading_asked_']")
     expect(readings).to_have_count(4)

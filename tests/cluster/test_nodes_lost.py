@@ -94,8 +94,7 @@ def test_the_head_dies_and_the_run_goes_on_here(
         "The connection to the cluster was lost. What was measured is kept: try again once it is back, or go on on "
         "this machine alone."
     )
-    kept = journal.count()
-    assert BEFORE <= kept < snapshot.total
+    assert BEFORE <= journal.count() < snapshot.total
     assert not [child for child in psutil.Process().children() if "job_process" in " ".join(child.cmdline())]
 
     service.resume(run_id, here=True)

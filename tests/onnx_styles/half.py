@@ -35,8 +35,7 @@ def with_casts_at_the_end() -> bytes:
     """The usual converter: float32 outside, and its Casts behind all other nodes, whatever their order."""
     w = Writer(opset=13)
     w.input(["n", 3, 16, 16])
-    y = _network(w, "x_half")
-    w.op("Cast", y, into="y", to=TensorProto.FLOAT)
+    w.op("Cast", _network(w, "x_half"), into="y", to=TensorProto.FLOAT)
     w.op("Cast", "x", into="x_half", to=TensorProto.FLOAT16)
     model = w.model("y")
     _halved(model)

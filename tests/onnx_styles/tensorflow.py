@@ -85,8 +85,7 @@ def attention_by_einsum() -> bytes:
     w = _writer()
     x = _last(w, w.conv(_first(w, w.input(["n", 16, 16, 3])), 3, 12, 4, strides=[4, 4], pads=[0, 0, 0, 0]))
     x = w.op("Reshape", x, w.ints(-1, 16, 12))
-    mean = w.op("ReduceMean", x, axes=[2])
-    apart = w.op("Sub", x, mean)
+    apart = w.op("Sub", x, w.op("ReduceMean", x, axes=[2]))
     variance = w.op("ReduceMean", w.op("Mul", apart, apart), axes=[2])
     n = w.op("Div", apart, w.op("Sqrt", w.op("Add", variance, w.const(np.float32(1e-6)))))
     q, k, v = (

@@ -68,8 +68,7 @@ def test_an_output_is_chosen_and_is_part_of_the_run_and_of_the_address(analyze: 
     box.set_value(("features",)).run()  # type: ignore[attr-defined]
     wait_for_card(analyze)
     assert "output `features` 1 × 3" in texts(analyze)
-    model = started(analyze, service)
-    assert model.outputs == ("features",)
+    assert started(analyze, service).outputs == ("features",)
 
 
 def test_the_size_of_images_is_chosen_where_the_file_leaves_it_free(analyze: AppTest, service: Service) -> None:

@@ -25,8 +25,7 @@ def _registered(registries: None) -> None:
 
 
 def test_an_archive_is_surveyed_and_previewed(backend, tmp_path):
-    archive = write_zip(tmp_path / "set.zip", picture_files(6))
-    data = DataSpec(kind="archive", path=str(archive))
+    data = DataSpec(kind="archive", path=str(write_zip(tmp_path / "set.zip", picture_files(6))))
     model = ModelSpec(library=SOURCE.name, name="rectangles", task=SEGMENTATION.name)
     service = Service(backend)
     survey = service.inputs.survey_images(data, model)

@@ -49,8 +49,7 @@ def test_the_command_line_measures_deploys_and_reports_a_detector(
     assert file.is_file()
     assert "agreement_map" in json.dumps(deployed)
     assert main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
-    report = (tmp_path / "report.html").read_text()
-    assert METRICS["detection_kl"].label in report
+    assert METRICS["detection_kl"].label in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.slow

@@ -58,8 +58,7 @@ def test_the_answer_is_there_before_a_schedule_was_searched_for(app: AppTest, fi
 
 def test_of_many_layers_those_that_lose_most_are_shown(app: AppTest, service, backend, monkeypatch) -> None:
     monkeypatch.setattr(present, "_MOST_ROWS", 3)
-    run_id = finish(service, backend, RunSpec())
-    open_page(app, PAGE, run=run_id, screen="2")
+    open_page(app, PAGE, run=finish(service, backend, RunSpec()), screen="2")
     rows = json.loads(app.get("vega_lite_chart")[0].proto.spec)["layer"][0]["encoding"]["y"]["scale"]["domain"]
     assert len(rows) == 3
     assert app.title[0].value == "1 of 6 layers change more than 1 of 100 answers at 50 %"

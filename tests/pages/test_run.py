@@ -51,8 +51,7 @@ def test_an_unknown_run_is_one_sentence(app: AppTest, hostile: str) -> None:
 
 def test_a_waiting_run_shows_its_place(app: AppTest, service: Service) -> None:
     service.start(RunSpec())
-    second = service.start(RunSpec())
-    open_layers(app, second)
+    open_layers(app, service.start(RunSpec()))
     assert progress(app)[1].startswith("2nd in the queue")
     assert app.button(key="run.cancel")
 

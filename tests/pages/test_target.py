@@ -76,8 +76,7 @@ def test_results_and_schedule_follow_the_target(app: AppTest, service: Service, 
     run_id = finish(service, backend, RunSpec(target="phone"))
     record = a_deployment(settings=DeploySettings(runtime="litert"), in_float=("conv1",))
     tflite = a_candidate("mixed", lost=0.0, deployment=record, file=f"deployed-{1:016x}.tflite")
-    onnx = a_candidate("int8", lost=0.0, size=1_000_000)
-    keep(backend, run_id, "made", tflite, onnx)
+    keep(backend, run_id, "made", tflite, a_candidate("int8", lost=0.0, size=1_000_000))
     open_page(app, "pages/results.py", run=run_id, **{"show-files": "yes"})
     assert not app.exception
     labels = [each.label for each in app.get("download_button")]

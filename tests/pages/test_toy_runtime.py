@@ -118,8 +118,7 @@ def test_what_int8_harms_stays_in_float_in_any_runtime(
 
 
 def test_a_time_is_a_budget_in_any_runtime(service: Service, backend: Backend, measured: dict[str, str]) -> None:
-    run_id = measured["bits"]
-    evaluator = ScheduleEvaluator.open(service.result(run_id))
+    evaluator = ScheduleEvaluator.open(service.result(measured["bits"]))
     found = schedule_for_time(evaluator, OPERATIONS, 1.0)
     assert all(entry.compression == "none" for entry in found.entries)  # it is as quick as that
     whole = len(evaluator.original_file(OPERATIONS)) * 1e-9

@@ -70,8 +70,7 @@ def cells(module: Any, large_final: Any) -> dict[str, dict[str, float]]:
     keep("per tensor", analyzer.analyze("quantization", 4, quant_per_channel=False, verbose=False))
     acting = analyzer.analyze("quantization", 8, quant_activations=True, verbose=False)
     assert acting.compression_type == "quantization-8bit+act"
-    pruned = analyzer.analyze("pruning", 30, verbose=False)
-    assert pruned.compression_type == "pruning"
+    assert analyzer.analyze("pruning", 30, verbose=False).compression_type == "pruning"
     for each in analyzer.sweep("sparsity", levels=[25, 75], verbose=False):
         keep(f"sweep {each.compression_level:g}", each)
     one_line = module.analyze_sensitivity(

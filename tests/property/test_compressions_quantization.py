@@ -42,8 +42,7 @@ def test_inputs_inside_the_range_move_by_at_most_half_a_step_plus_the_zero_point
     assert 0 <= zero_point <= 2**bits - 1
     rounded = fake_quantize_input(values, low, high, bits=bits)
     inside = (values >= min(low, 0)) & (values <= max(high, 0))
-    error = (rounded - values).abs()[inside]
-    assert bool((error <= scale * 1.0001 + 1e-30).all())
+    assert bool(((rounded - values).abs()[inside] <= scale * 1.0001 + 1e-30).all())
     assert len(rounded.unique()) <= 2**bits
 
 

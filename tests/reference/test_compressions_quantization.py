@@ -103,8 +103,7 @@ def test_compressed_layers_hold_what_numpy_computes_along_their_output_axis():
 
 
 def test_percentile_equals_numpys_to_a_bin():
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=300_000).astype(np.float32)
+    values = np.random.default_rng(0).normal(size=300_000).astype(np.float32)
     observer = PercentileObserver()
     for part in np.split(values, 3):
         observer.update(torch.from_numpy(part))

@@ -149,8 +149,7 @@ def test_resampled_real_images(populations, metric):
     rng = np.random.default_rng(0)
     coverages = []
     for scores in versions:
-        columns = METRICS[metric].terms(before.double(), scores.double(), labels)
-        terms = torch.stack(columns, 1).numpy()
+        terms = torch.stack(METRICS[metric].terms(before.double(), scores.double(), labels), 1).numpy()
         for num_samples in (100, 400):
             discrete = metric in ("top1", "top5", "agreement")
             if not discrete or num_samples * np.abs(terms[:, 1]).mean() >= 10:

@@ -141,8 +141,7 @@ def test_average_precision_is_that_of_pycocotools(seed: int) -> None:
             packed(match_image(found, Objects.of(each["boxes"], each["labels"], each["crowd"]), area=area))
             for found, each in pairs
         ]
-        value = MAP.value_of(records)
-        assert value == pytest.approx(expected[place], abs=1e-9), area
+        assert MAP.value_of(records) == pytest.approx(expected[place], abs=1e-9), area
         if area == "all":
             half = [MAP_50.image_record(found, annotated(each)) for found, each in pairs]
             assert MAP_50.value_of(half) == pytest.approx(expected[1], abs=1e-9)

@@ -47,8 +47,7 @@ def test_tasks_are_made_only_when_asked_for() -> None:
             asked.append(job)
             yield job
 
-    tasks = tasks_of(one_by_one(), BLOCKS)
-    next(tasks)
+    next(tasks_of(one_by_one(), BLOCKS))
     assert len(asked) == 5  # the first of the next block showed where this one ends
 
 

@@ -192,8 +192,7 @@ def test_an_improvement_that_fails_is_left_out_with_a_note(case: str, monkeypatc
     for target in parts:
         monkeypatch.setattr(target, broken)
     monkeypatch.setattr("senseapp.prove.mixed_precision._UNSEEN", 0.0)  # any damage is worth a part in float
-    evaluator = evaluator_of(a_network(), BITS)
-    found = deploy(evaluator, settings)
+    found = deploy(evaluator_of(a_network(), BITS), settings)
     said = " ".join(found.record.notes)
     for name in parts.values():
         assert f"Left out, since it failed: {name}; ValueError: it broke." in said

@@ -71,8 +71,7 @@ def test_without_labels_nobody_is_right() -> None:
     assert difference_sentence(found, ("A", "B")).endswith("of 40 pictures are answered differently.")
     alike = differences(record.original, record.original)
     assert difference_sentence(alike, ("A", "B")) == "Both give the same answers to 40 pictures."
-    strangers = differences(record.original, {})
-    assert "different images" in difference_sentence(strangers, ("A", "B"))
+    assert "different images" in difference_sentence(differences(record.original, {}), ("A", "B"))
 
 
 def test_of_several_labels_the_whole_answer_counts() -> None:

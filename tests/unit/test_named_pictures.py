@@ -57,8 +57,7 @@ def test_the_owner_of_a_run_sees_them_and_nobody_else(service: Service) -> None:
     for name, content in found.items():
         shown = np.asarray(Image.open(io.BytesIO(content)).convert("L").resize((32, 32), Image.Resampling.NEAREST))
         own = digits.images[digits.names.index(name)][0]
-        correlation = np.corrcoef(shown.ravel(), own.numpy().ravel())[0, 1]
-        assert correlation > 0.999
+        assert np.corrcoef(shown.ravel(), own.numpy().ravel())[0, 1] > 0.999
     with pytest.raises(NotFound):
         Service(service._backend, owner="somebody else").work.pictures(run_id, names)
 

@@ -38,8 +38,7 @@ NAMES = {"demo": "0123456789", "test_resnet": ("crow", "jay", "jackdaw, Corvus m
 def a_photo(width: int, height: int) -> Image.Image:
     """Noise over a gradient: every pixel of the crop counts."""
     noise = np.random.default_rng(width).integers(0, 100, (height, width, 3))
-    slope = np.linspace(0, 155, width)[None, :, None]
-    return Image.fromarray((noise + slope).astype(np.uint8))
+    return Image.fromarray((noise + np.linspace(0, 155, width)[None, :, None]).astype(np.uint8))
 
 
 def saved(picture: Image.Image, path: Path, kind: str = "PNG") -> Path:

@@ -146,8 +146,7 @@ def test_files_that_no_page_takes_do_not_pile_up(server: Server) -> None:
 
 
 def test_with_login_only_the_person_whose_page_asked_may_send(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    ann = Service(server.backend, "https://login|ann")
-    server.registry.expect("session-ann", ann)
+    server.registry.expect("session-ann", Service(server.backend, "https://login|ann"))
     url = "/_stcore/upload_file/session-ann/file-1"
     assert server.put(form(b"few"), url=url) == 403
     claims = {"is_logged_in": True, "iss": "https://login", "sub": "bob"}

@@ -52,8 +52,7 @@ def test_analyze_writes_its_three_files_and_says_the_headline(engine, out, capsy
     summary = loads((out / "result.json").read_text(), RunResult).summary
     assert captured.out.splitlines()[0] == summary
     assert f"{TOTAL}/{TOTAL}" in captured.err
-    result = loads((out / "result.json").read_text(), RunResult)
-    assert len(result.measurements) == TOTAL
+    assert len(loads((out / "result.json").read_text(), RunResult).measurements) == TOTAL
     with (out / "sensitivity.csv").open() as stream:
         assert {row["level"] for row in csv.DictReader(stream)} == {"25", "50"}
     assert set(json.loads((out / "targets.json").read_text())) == set(LAYERS)
@@ -107,8 +106,7 @@ def test_after_a_refused_model_the_corrected_command_works(engine, out, capsys):
 def test_levels_are_percent_or_bits(engine, out, tmp_path):
     assert run(*DEMO, out=out) == 0
     assert spec_in(out).sensitivity.levels == (0.25, 0.5)
-    bits = (*DEMO[:6], "quantization", "--levels", "8, 4,3")
-    assert run(*bits, out=tmp_path / "bits") == 0
+    assert run(*(*DEMO[:6], "quantization", "--levels", "8, 4,3"), out=tmp_path / "bits") == 0
     assert spec_in(tmp_path / "bits").sensitivity.levels == (8, 4, 3)
 
 
@@ -155,8 +153,7 @@ def test_a_checkpoint_may_keep_its_architectures_own_preprocessing(engine, out, 
 
 def test_a_file_of_images_is_an_archive(engine, out, tmp_path):
     (tmp_path / "photos.zip").write_bytes(b"")
-    arguments = (*DEMO[:3], "--data", str(tmp_path / "photos.zip"), *DEMO[5:])
-    assert run(*arguments, out=out) == 0
+    assert run(*(*DEMO[:3], "--data", str(tmp_path / "photos.zip"), *DEMO[5:]), out=out) == 0
     assert spec_in(out).data.kind == "archive"
 
 

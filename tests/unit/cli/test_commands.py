@@ -20,8 +20,7 @@ LEVELS = (0.25, 0.5, 0.75)
 
 @pytest.fixture
 def run_folder(tmp_path):
-    spec = RunSpec(sensitivity=SensitivitySpec(levels=LEVELS))
-    return save(tmp_path / "run", spec, LEVELS)
+    return save(tmp_path / "run", RunSpec(sensitivity=SensitivitySpec(levels=LEVELS)), LEVELS)
 
 
 def save(path, spec, levels):
@@ -118,8 +117,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(run_folder, tmp_path, caps
     options = {"--run": str(run_folder), "--budget": "params", "--target": "0.5", "--format": "json"} | changes
     out = tmp_path / "targets.json"
     assert main(["schedule", *(word for pair in options.items() for word in pair), "--out", str(out)]) == 2
-    captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
+    (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert not out.exists()
 

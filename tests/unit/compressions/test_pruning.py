@@ -171,8 +171,7 @@ def test_channels_that_others_tell_of_go_first_however_large(kernel: int, groups
     with torch.no_grad():
         for parameter in model.first.parameters():
             parameter[[1, 5]] = 4 * parameter[[0, 4]]  # in each half, so that groups of readers lose alike
-    compressor = pruning_of(model, x, criterion="least_error")
-    kept = compressor.kept_channels({"first": groups / 8})["first"]
+    kept = pruning_of(model, x, criterion="least_error").kept_channels({"first": groups / 8})["first"]
     assert {0, 1} - set(kept) or {4, 5} - set(kept)
     assert set(range(8)) - set(kept) <= {0, 1, 4, 5}
 

@@ -197,8 +197,7 @@ def test_ways_to_store_class_numbers(folder: Callable[[Files], DataSpec], file: 
     ],
 )
 def test_a_picture_whose_mask_cannot_be_used_is_replaced_and_told(folder, mask, reason) -> None:
-    files = toy_rectangles.picture_files(6)
-    spec = folder(files)
+    spec = folder(toy_rectangles.picture_files(6))
     first = load(spec, num_samples=2, seed=1).names
     (Path(spec.path) / first[0].replace("images", "masks")).write_bytes(mask)
     images = load(spec, num_samples=2, seed=1)

@@ -294,8 +294,7 @@ def test_files_that_are_no_archive(tmp_path, content, words):
 
 
 def test_millions_of_directory_entries_are_counted_before_they_become_objects(tmp_path):
-    entry = struct.pack("<4s24xHHH12x", b"PK\x01\x02", 0, 0, 0)
-    directory = entry * 1001
+    directory = struct.pack("<4s24xHHH12x", b"PK\x01\x02", 0, 0, 0) * 1001
     end = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 1, 1, len(directory), 0, 0)  # it claims one entry
     path = tmp_path / "a.zip"
     path.write_bytes(b"PK\x03\x04" + directory + end)

@@ -150,8 +150,7 @@ def test_files_beside_unlabelled_pictures_that_may_hold_labels_are_named(name, s
 
 
 def test_annotations_that_a_task_does_not_read_are_named_with_the_reason() -> None:
-    source = ListedFiles("1.png", "instances.json")
-    (note,) = source.contents.notes()
+    (note,) = ListedFiles("1.png", "instances.json").contents.notes()
     assert note.startswith("Labels are not read from instances.json: boxes, masks and points are labels of detectors")
 
 

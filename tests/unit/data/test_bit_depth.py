@@ -29,8 +29,7 @@ COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 
 def values_of(bits: int, channels: int = 1, seed: int = 0) -> Values:
     """Return values of so many bits, the largest of them included."""
-    generator = np.random.default_rng(seed)
-    found = generator.integers(0, 1 << bits, (SIZE, SIZE, channels), dtype=np.uint16)
+    found = np.random.default_rng(seed).integers(0, 1 << bits, (SIZE, SIZE, channels), dtype=np.uint16)
     found[0, 0] = (1 << bits) - 1
     return found
 

@@ -72,16 +72,14 @@ def test_coordinates_painted_in_a_picture_are_where_points_land(size, transform,
             x, y = float(painted_x[row, column]), float(painted_y[row, column])
             if not (margin < x < size[0] - margin and margin < y < size[1] - margin):
                 continue  # padding, or blurred with the edge
-            found = geometry.points((x, y))
-            assert np.abs(found - (column + 0.5, row + 0.5)).max() < 0.3
+            assert np.abs(geometry.points((x, y)) - (column + 0.5, row + 0.5)).max() < 0.3
 
 
 @given(size=SIZES, transform=TRANSFORMS, mark=MARKS)
 @settings(max_examples=examples(60), deadline=None)
 def test_a_mask_takes_the_value_nearest_to_each_centre_and_the_fill_outside(size, transform, mark) -> None:
     geometry = transform.geometry(size, mark)
-    places = np.arange(size[0] * size[1], dtype=np.int32).reshape(size[::-1])
-    found = geometry.mask(places, fill=-1)
+    found = geometry.mask(np.arange(size[0] * size[1], dtype=np.int32).reshape(size[::-1]), fill=-1)
     assert found.shape == (transform.height, transform.width)
     rows, columns = np.indices(found.shape)
     resized_x, resized_y = columns + geometry.corner[0], rows + geometry.corner[1]
@@ -90,8 +88,7 @@ def test_a_mask_takes_the_value_nearest_to_each_centre_and_the_fill_outside(size
     source = np.stack([found % size[0], found // size[0]], axis=-1) + 0.5  # centres of the pixels that were taken
     back = geometry.points(source)
     half = np.array(geometry.resized) / np.array(geometry.upright_size) / 2
-    off = np.abs(back - np.stack([columns, rows], axis=-1) - 0.5)[inside]
-    assert (off <= half + 1e-9).all()
+    assert (np.abs(back - np.stack([columns, rows], axis=-1) - 0.5)[inside] <= half + 1e-9).all()
 
 
 @given(size=st.tuples(st.integers(24, 90), st.integers(24, 90)), transform=TRANSFORMS, mark=MARKS, box=st.data())

@@ -116,8 +116,7 @@ def test_classes_keep_the_order_of_their_set_and_not_the_alphabets(web):
 
 def test_the_digit_zero_of_house_numbers_is_class_zero(web):
     web.publish("svhn")
-    images = load("svhn", num_classes=10)
-    assert images.labels.tolist() == [(index + 1) % 10 for index in range(20)]
+    assert load("svhn", num_classes=10).labels.tolist() == [(index + 1) % 10 for index in range(20)]
 
 
 def test_imagenette_is_matched_to_a_model_of_imagenet_by_name(web):

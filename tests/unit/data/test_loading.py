@@ -235,8 +235,7 @@ def test_pixels_in_a_file_are_the_same_as_in_memory(load, monkeypatch, tmp_path)
     in_memory = load(class_files())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(reading, "allocate_rows", lambda *size: allocate_rows(*size, most_in_memory_bytes=0))
-    in_file = load(class_files())
-    assert same(in_memory, in_file)
+    assert same(in_memory, load(class_files()))
     assert [path.name for path in tmp_path.iterdir()] == ["set.zip"]
 
 

@@ -38,8 +38,7 @@ def test_the_manifest_lists_every_file_with_its_hash():
     [(SPARSE, "sparsity"), (manual_schedule(quantized_run(), {"conv1": 4}), "quantization")],
 )
 def test_every_format_that_fits_is_there_and_the_others_are_explained(schedule, compression):
-    content = build_zip(schedule, PROFILE)
-    files = files_of(content)
+    files = files_of(build_zip(schedule, PROFILE))
     readme = files["README.txt"].decode()
     for target in FORMATS.values():
         name = f"schedule{target.suffix}"
@@ -49,8 +48,7 @@ def test_every_format_that_fits_is_there_and_the_others_are_explained(schedule, 
 
 
 def test_further_files_are_added_and_hashed():
-    content = build_zip(SPARSE, PROFILE, extra={"graph.pt2": b"abc"})
-    files = files_of(content)
+    files = files_of(build_zip(SPARSE, PROFILE, extra={"graph.pt2": b"abc"}))
     assert files["graph.pt2"] == b"abc"
     assert json.loads(files[MANIFEST_NAME])["files"]["graph.pt2"] == hashlib.sha256(b"abc").hexdigest()
     for taken in ("schedule.json", MANIFEST_NAME):

@@ -151,8 +151,7 @@ def test_a_network_that_guesses_is_given_no_order(tmp_path):
     images, wrong = images_of(spec, model), 0
     for seed in range(20):
         torch.manual_seed(seed)
-        scores = iter(torch.randn(64, 3).split(16))
-        guessing = replace(model, module=Answering(scores))
+        guessing = replace(model, module=Answering(iter(torch.randn(64, 3).split(16))))
         wrong += choose_class_order(spec, guessing, images).spec != spec
     assert wrong <= 1
 

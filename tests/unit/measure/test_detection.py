@@ -118,8 +118,7 @@ def test_layers_are_measured_as_by_a_plain_loop(name: str) -> None:
     network = untrained(name)
     images = torch.randn(2, 3, *side_of(name), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
-        raw = network(images)
-        before = DETECTION.predictions(raw)
+        before = DETECTION.predictions(network(images))
     layers = [each for each, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)]
     layers = [each for each in layers if "mask_" not in each and "keypoint_" not in each]
     chosen = sampled(layers, 4)

@@ -88,8 +88,7 @@ def inputs_and_gradients(model, images, objective):
     first = F.relu(model.bn1(model.conv1(images.images)))
     leaf = first.clone().requires_grad_()
     scores = model.fc((first + model.conv2(leaf)).mean(dim=(2, 3)))
-    value = objective_of(scores, images.labels, objective)
-    value.backward()
+    objective_of(scores, images.labels, objective).backward()
     return leaf.detach().numpy(), leaf.grad.numpy()
 
 
@@ -187,8 +186,7 @@ def test_several_layers_in_one_pass_are_what_each_is_by_itself(model, images, te
 def test_activations_per_channel_have_a_grid_for_each(model, images):
     found = look(model, images, tensor="activations", bits=3, per_channel=True)
     values, gradients = inputs_and_gradients(model, images, "output")
-    fitted_to = values[:16]
-    scales = (fitted_to.max(axis=(0, 2, 3), keepdims=True) / np.float32(7)).astype(np.float32)
+    scales = (values[:16].max(axis=(0, 2, 3), keepdims=True) / np.float32(7)).astype(np.float32)
     *expected, clamped = numpy_bins(values / scales, gradients, 8)
     assert_bins(found, *expected)
     assert found.clamped == clamped
@@ -202,8 +200,7 @@ def test_nothing_is_back_propagated_if_nothing_is_asked_for(model, images):
 
 
 def test_centroids_describe_the_cells(model, images):
-    grid = PlacedGrid(cells=3, scale=torch.tensor(1.0), zero_point=torch.tensor(1.0))
-    bins = GridBins(grid)
+    bins = GridBins(PlacedGrid(cells=3, scale=torch.tensor(1.0), zero_point=torch.tensor(1.0)))
     bins.add(torch.tensor([-1.0, 0.0, 0.25, 0.75, 9.0]), torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0]))
     assert bins.clamped == 1
     assert bins.zeros == 2
@@ -310,8 +307,7 @@ def test_it_returns_a_frame_and_a_chart(plain_net):
     before = {name: value.clone() for name, value in plain_net.state_dict().items()}
     frame, chart = senseapp.histogram(plain_net, IMAGES, layers="conv*", bits=4, tensor="weights")
     assert list(dict.fromkeys(frame["layer"])) == ["conv1", "conv2"]
-    sums = frame.groupby("layer")["count"].sum()
-    assert sums.to_dict() == {"conv1": 108, "conv2": 180}
+    assert frame.groupby("layer")["count"].sum().to_dict() == {"conv1": 108, "conv2": 180}
     assert frame["sensitivity"].sum() > 0
     assert [part["title"]["text"] for part in chart.to_dict()["concat"]] == ["conv1", "conv2"]
     assert all(torch.equal(value, before[name]) for name, value in plain_net.state_dict().items())

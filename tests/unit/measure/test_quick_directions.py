@@ -43,8 +43,7 @@ def test_with_a_head_for_each_class_the_kl_is_exact(classes: int, most: int) -> 
 def test_small_moves_give_the_gauss_newton_term_in_expectation(most: int) -> None:
     images, classes, draws = 4, 12, 4000
     scores, moves = _scores(images, classes), _moves(images, classes, size=1e-3)
-    repeated = scores.repeat(draws, 1)
-    directions = choose_directions(repeated, None, _signs(images * draws, classes), most)
+    directions = choose_directions(scores.repeat(draws, 1), None, _signs(images * draws, classes), most)
     found = directions.changes(_pulls(directions, moves.repeat(draws, 1)))["kl"].reshape(draws, images).mean(0)
     p = scores.double().softmax(1)
     fisher = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]

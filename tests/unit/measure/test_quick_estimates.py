@@ -27,8 +27,7 @@ WIDTH, PIXELS = 6, 8
 
 
 def _images(count: int = 24, classes: int = 3) -> TensorImages:
-    generator = torch.Generator().manual_seed(0)
-    pictures = torch.randn(count, 3, PIXELS, PIXELS, generator=generator)
+    pictures = torch.randn(count, 3, PIXELS, PIXELS, generator=torch.Generator().manual_seed(0))
     return TensorImages(pictures, torch.arange(count) % classes)
 
 
@@ -139,8 +138,7 @@ class BatchSecond(Network):
     """Its layer takes (positions, N, channels)."""
 
     def middle(self, x: Tensor) -> Any:
-        sequence = x.flatten(2).permute(2, 0, 1)
-        return torch.tanh(self.mix(sequence)).permute(1, 2, 0).reshape(x.shape)
+        return torch.tanh(self.mix(x.flatten(2).permute(2, 0, 1))).permute(1, 2, 0).reshape(x.shape)
 
 
 def _first_order(model: nn.Module, name: str, images: TensorImages) -> tuple[Tensor, Tensor]:
@@ -172,8 +170,7 @@ def test_estimates_are_those_of_forward_differentiation(build: Callable[[], nn.M
     found = _by_key(list(quick_scan(_sweep(model, images=images))))[name, 0.5]
     scores, moved = _first_order(model, name, images)
     before, after = scores.double().log_softmax(1), (scores + moved).double().log_softmax(1)
-    expected = (before.exp() * (before - after)).sum(dim=1).mean()
-    assert found == pytest.approx(expected.item(), rel=1e-3)
+    assert found == pytest.approx((before.exp() * (before - after)).sum(dim=1).mean().item(), rel=1e-3)
 
 
 @pytest.mark.parametrize("compression", [SparsityConfig(), PruningConfig()], ids=["sparsity", "pruning"])

@@ -65,8 +65,7 @@ def test_the_reach_of_a_layer_are_the_boxes_that_move_when_its_weights_are_other
     sweep = opened(SensitivitySpec(compression=SparsityConfig(), levels=(0.5,), num_samples=2, device="cpu"), images)
     responses = scan._responses(sweep)
     responses.prepare([item.target for item in sweep.planned], (0.5,))
-    recorder = Recorder(responses.watched, inputs=responses.at_inputs)
-    reach = find_reach(sweep, responses, recorder)
+    reach = find_reach(sweep, responses, Recorder(responses.watched, inputs=responses.at_inputs))
     network = sweep.context.model
     assert len({id(places) for places in reach.values()}) == 4  # no boxes, those of either map, and all
     assert reach.keys() == {item.target.layer for item in sweep.planned}

@@ -72,8 +72,7 @@ def test_labels_choose_layout_and_range_together(tmp_path: Path, labelled: Path,
     assert (choice.spec.data.mean, choice.spec.data.std) == ((0.0,) * 3, BYTES)
     assert figure(choice) == figure(wanted)
     assert dict(choice.spec.data.evidence)["preparation"] == "labels"
-    model = load_model(choice.spec.model)
-    assert model.num_classes == 3 + (form == "pair")
+    assert load_model(choice.spec.model).num_classes == 3 + (form == "pair")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +122,7 @@ def test_an_original_that_finds_nothing_is_asked_about(tmp_path: Path) -> None:
 
 def test_what_a_person_gives_is_kept(tmp_path: Path, unlabelled: Path) -> None:
     spec = asked(exported_detector(tmp_path / "a.onnx", "columns", high=255.0), unlabelled)
-    given = replace(spec, data=replace(spec.data, mean=(0.0,) * 3, std=BYTES))
-    choice = choose_preparation(given)
+    choice = choose_preparation(replace(spec, data=replace(spec.data, mean=(0.0,) * 3, std=BYTES)))
     assert choice.question == ""
     assert dict(choice.spec.data.evidence)["preparation"] == "person"
 

@@ -151,8 +151,7 @@ def test_settling_stops_where_neighbours_are_told_apart(monkeypatch: pytest.Monk
 def test_settling_spends_images_on_neighbours_that_overlap_and_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_module, "_SETTLE_FROM", 8)
     settings = {"metric": "kl", "until_settled": True}
-    sweep = _open(images=images_for(64), **settings)
-    whole = list(sweep.measure())
+    whole = list(_open(images=images_for(64), **settings).measure())
     used = {item.changes[0].num_samples for item in latest(whole)}
     assert max(used) == 64
     for stop in range(0, len(whole), 5):
@@ -167,8 +166,7 @@ def test_settling_resumes_alike_when_a_later_part_failed(monkeypatch: pytest.Mon
     _fail_at(sweep, "blocks.0.conv1", RuntimeError("broken"), after=1)
     whole = list(sweep.measure())
     assert {item.layer for item in latest(whole) if item.status is Status.FAILED} == {"blocks.0.conv1"}
-    rest = list(_open(images=images_for(64), **settings).measure(done=whole))
-    assert rest == []
+    assert list(_open(images=images_for(64), **settings).measure(done=whole)) == []
 
 
 def _fail_at(sweep: Sweep, layer: str, error: Exception, *, after: int = 0) -> None:

@@ -47,8 +47,7 @@ def test_top5_is_offered_above_five_classes_only(num_classes, has_top5):
 
 def test_top1_counts_lost_and_won_images():
     before = [[2.0, 1.0], [2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]
-    after = [[2.0, 1.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]
-    outcome = change("top1", before, after, [0, 0, 0, 1])
+    outcome = change("top1", before, [[2.0, 1.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], [0, 0, 0, 1])
     assert (outcome.baseline, outcome.value, outcome.delta) == (0.75, 0.5, 0.25)
     assert outcome.moments == (4, 3, 1, 3, 1)
 
@@ -63,8 +62,7 @@ def test_top5_needs_the_class_among_the_first_five():
 
 def test_constant_scores_name_the_first_class():
     constant = [[0.5] * 7] * 3
-    outcome = change("top1", constant, constant, [0, 1, 6])
-    assert outcome.value == pytest.approx(1 / 3)
+    assert change("top1", constant, constant, [0, 1, 6]).value == pytest.approx(1 / 3)
     assert change("top5", constant, constant, [0, 4, 5]).value == pytest.approx(2 / 3)
     assert change("agreement", constant, constant).value == 1
 
@@ -93,8 +91,7 @@ def test_unchanged_scores_give_no_change_in_any_metric():
 
 @pytest.mark.parametrize("metric", ["top1", "agreement"])
 def test_a_nan_row_counts_as_wrong(metric):
-    outcome = change(metric, [[1.0, 0.0], [1.0, 0.0]], [[NAN, 0.0], [1.0, 0.0]], [0, 0])
-    assert outcome.delta == 0.5
+    assert change(metric, [[1.0, 0.0], [1.0, 0.0]], [[NAN, 0.0], [1.0, 0.0]], [0, 0]).delta == 0.5
 
 
 def test_two_nan_rows_do_not_agree():
@@ -105,8 +102,7 @@ def test_two_nan_rows_do_not_agree():
 @pytest.mark.parametrize("broken", [NAN, INF, -INF])
 def test_broken_compressed_scores_are_damage_without_bound(metric, broken):
     before = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
-    after = [[broken, 0.0], [1.0, 0.0], [0.0, 1.0]]
-    outcome = change(metric, before, after, [0, 0, 1])
+    outcome = change(metric, before, [[broken, 0.0], [1.0, 0.0], [0.0, 1.0]], [0, 0, 1])
     assert (outcome.delta, outcome.ci_low, outcome.ci_high) == (INF, INF, INF)
     assert outcome.value == (-INF if metric == "sqnr" else INF)
 
@@ -119,8 +115,7 @@ def test_a_broken_baseline_makes_the_change_undefined(metric):
 
 
 def test_a_class_that_the_original_rules_out_adds_nothing_to_kl():
-    outcome = change("kl", [[0.0, 0.0, -INF]], [[0.0, 0.0, -INF]])
-    assert outcome.delta == 0
+    assert change("kl", [[0.0, 0.0, -INF]], [[0.0, 0.0, -INF]]).delta == 0
 
 
 def test_one_image_gives_the_widest_interval():
@@ -139,8 +134,7 @@ def test_one_class_runs_through_every_metric():
 
 
 def test_moments_are_plain_numbers_and_add_up():
-    generator = torch.Generator().manual_seed(1)
-    before, after = torch.randn(2, 9, 7, generator=generator).unbind()
+    before, after = torch.randn(2, 9, 7, generator=torch.Generator().manual_seed(1)).unbind()
     labels = torch.arange(9) % 7
     for metric in CLASS_METRICS:
         whole = METRICS[metric].moments(before, after, labels)

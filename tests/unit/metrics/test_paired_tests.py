@@ -33,8 +33,7 @@ def test_useless_answers_cost_the_logarithm_of_the_classes():
 
 
 def test_information_is_that_of_images_and_classes():
-    generator = np.random.default_rng(0)
-    found = generator.normal(size=(N, CLASSES)) * 3
+    found = np.random.default_rng(0).normal(size=(N, CLASSES)) * 3
     answers = np.exp(found) / np.exp(found).sum(axis=1, keepdims=True)
     entropy = -(answers * np.log(answers)).sum(axis=1).mean()
     mean = answers.mean(axis=0)

@@ -118,8 +118,7 @@ def test_a_mask_of_another_resolution_is_read_at_the_nearest_pixel() -> None:
 def test_scores_that_are_not_numbers_are_of_no_class() -> None:
     before, after = damaged()
     after[0] = math.nan
-    agreement = moments(AGREEMENT, before[:1], after[:1])
-    assert agreement[2] == 1
+    assert moments(AGREEMENT, before[:1], after[:1])[2] == 1
     assert change_of(DIVERGENCE.name, moments(DIVERGENCE, before, after)).delta == math.inf
     assert change_of(MIOU_AGREEMENT.name, moments(MIOU_AGREEMENT, before[:1], after[:1])).value == 0
 
@@ -139,8 +138,7 @@ def test_probabilities_and_one_map_are_read_as_scores() -> None:
 
 @pytest.mark.parametrize("most_bytes", [None, 200_000])
 def test_probabilities_are_kept_on_an_even_grid_in_bounded_memory(most_bytes: int | None) -> None:
-    shape = 21, 130, 170
-    rows, columns = grid_of(shape, most_bytes)
+    rows, columns = grid_of(21, 130, 170, most_bytes)
     assert 0.9 * min(MOST_POSITIONS, (most_bytes or 10**9) // 84 - 263) <= len(rows) * len(columns) <= MOST_POSITIONS
     for places, length in ((rows, 130), (columns, 170)):
         gaps = np.diff(places)

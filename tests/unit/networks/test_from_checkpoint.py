@@ -131,8 +131,7 @@ def test_labels_are_not_used_with_a_random_classifier(tmp_path):
     path = save(build("timm", "test_resnet"), tmp_path / "a.pth", headless)
     archive = write_zip(tmp_path / "a.zip", class_files(("0", "1", "2"), each=2))
     model = ModelSpec(library="auto", checkpoint=path, num_classes=3)
-    spec = RunSpec(model=model, data=DataSpec(kind="archive", path=str(archive)))
-    session = Session.open(spec)
+    session = Session.open(RunSpec(model=model, data=DataSpec(kind="archive", path=str(archive))))
     assert session.images.labels is None
     assert session.metric == "kl"
     session.close()
@@ -156,8 +155,7 @@ def test_a_classifier_of_two_layers_is_refused_with_its_cause(tmp_path):
         first = {"fc.0.weight": torch.zeros(16, width), "fc.0.bias": torch.zeros(16)}
         return headless(weights) | first | {"fc.2.weight": torch.zeros(4, 16), "fc.2.bias": torch.zeros(4)}
 
-    path = save(build("timm", "test_resnet"), tmp_path / "a.pth", deeper)
-    auto, named = specs_of(path)
+    auto, named = specs_of(save(build("timm", "test_resnet"), tmp_path / "a.pth", deeper))
     with pytest.raises(InvalidCheckpoint, match=r"the closest are timm/test_resnet \(\d+% alike\)"):
         load_model(auto)
     with pytest.raises(InvalidCheckpoint, match="another classifier in place of fc"):

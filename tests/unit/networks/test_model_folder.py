@@ -100,8 +100,7 @@ def test_weights_of_another_architecture_are_recognised_and_that_is_said(saved: 
 
 
 def test_a_zip_of_weights_alone_is_read_too(tmp_path: Path) -> None:
-    module = timm.create_model("resnet10t", num_classes=3)
-    torch.save(module.state_dict(), tmp_path / "last.pth")
+    torch.save(timm.create_model("resnet10t", num_classes=3).state_dict(), tmp_path / "last.pth")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.write(tmp_path / "last.pth", "out/last.pth")
     assert load(tmp_path / "a.zip").title == "timm/resnet10t"

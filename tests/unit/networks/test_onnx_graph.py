@@ -36,8 +36,7 @@ def test_values_of_bodies_are_read_and_constants_are_stored() -> None:
     constant = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weights(3, 1, 1), "w"))
     body = helper.make_graph([node("Add", "x w", "s")], "body", [], [helper.make_tensor_value_info("s", 1, None)])
     branch = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
-    alias = node("Identity", "w", "v")
-    graph = OnnxGraph(file_of([constant, alias, branch], {"c": np.array(True)}))
+    graph = OnnxGraph(file_of([constant, node("Identity", "w", "v"), branch], {"c": np.array(True)}))
     assert list(graph.readers("x")) == [graph.nodes[2]]
     assert list(graph.readers("w")) == graph.nodes[1:]
     assert set(graph.tensors()) == {"w", "c"}

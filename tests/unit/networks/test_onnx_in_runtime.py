@@ -159,8 +159,7 @@ def sweep_of(opened: OpenedOnnx, spec: SensitivitySpec) -> Sweep:
 
 
 def test_layers_on_both_sides_are_measured_as_the_runtime_measures_the_edited_file(opened: OpenedOnnx) -> None:
-    spec = SensitivitySpec(compression=SparsityConfig(), levels=(0.5,), metric="kl")
-    sweep = sweep_of(opened, spec)
+    sweep = sweep_of(opened, SensitivitySpec(compression=SparsityConfig(), levels=(0.5,), metric="kl"))
     found = {each.layer: each.changes for each in sweep.measure()}
     assert set(found) == {"c", "d"}
     images = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(2))

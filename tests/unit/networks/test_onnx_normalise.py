@@ -54,8 +54,7 @@ def test_a_file_quantized_by_channel_before_opset_13_has_its_opset_raised() -> N
     nodes = [node("DequantizeLinear", "q s z", "w", axis=0), node("Conv", "x w", "y")]
     codes = (W * 50).round().clip(-127, 127).astype(np.int8)
     scales = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
-    initializers = {"q": codes, "s": scales, "z": np.zeros(4, np.int8)}
-    opened = open_onnx(file_of(nodes, initializers, opset=12))
+    opened = open_onnx(file_of(nodes, {"q": codes, "s": scales, "z": np.zeros(4, np.int8)}, opset=12))
     wanted = codes * scales[:, None, None, None]
     found = next(each for each in opened.network.modules() if isinstance(each, torch.nn.Conv2d))
     np.testing.assert_allclose(found.weight.detach(), wanted, rtol=1e-6)

@@ -299,9 +299,7 @@ def test_a_file_that_amplifies_rounding_is_opened() -> None:
     stored = {
         "weight": weights(32, 3, 5, 5), "other": weights(1, 32, 5, 5, seed=1), "steep": np.array(100, np.float32),
     }  # fmt: skip
-    content = file_of(nodes, stored, shape=(1, 3, 64, 64))
-    opened = open_onnx(content)
-    assert 1e-5 < opened.difference < 0.02
+    assert 1e-5 < open_onnx(file_of(nodes, stored, shape=(1, 3, 64, 64))).difference < 0.02
 
 
 def test_the_first_node_that_differs_is_named() -> None:
@@ -341,8 +339,7 @@ def test_module_paths_are_read_from_what_exporters_leave(scopes: str | None, nam
 def test_stack_traces_are_not_kept() -> None:
     model = model_of([node("Conv", "x w", "y")], {"w": W})
     model.graph.node[0].metadata_props.add(key="pkg.torch.onnx.stack_trace", value="File /home/somebody/net.py")
-    opened = open_onnx(model.SerializeToString())
-    assert "somebody" not in repr(opened)
+    assert "somebody" not in repr(open_onnx(model.SerializeToString()))
     assert "somebody" not in repr(normalise(model.SerializeToString())[0])
 
 

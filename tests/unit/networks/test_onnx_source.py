@@ -333,6 +333,5 @@ def test_a_detector_for_images_that_are_no_square_is_read_as_it_was_recognised(t
     corners = torch.cat([middle.reshape(-1, 2) - 8 * steps[:, :2], middle.reshape(-1, 2) + 8 * steps[:, 2:]], dim=1)
     torch.testing.assert_close(rows[0, :96, BOX], corners, atol=1e-3, rtol=1e-4)
     assert model.onnx is not None
-    runtime = UploadedRuntime(model.onnx)
-    found = DETECTION.output(runtime.open(path.read_bytes()).run(images[:1]))
+    found = DETECTION.output(UploadedRuntime(model.onnx).open(path.read_bytes()).run(images[:1]))
     torch.testing.assert_close(found, rows[:1], atol=1e-3, rtol=1e-4)

@@ -84,8 +84,7 @@ def test_branches_that_shapes_decide_are_part_of_the_network(name: str) -> None:
 
 
 def test_outputs_of_the_file_are_not_cut_again_behind_box_selection() -> None:
-    opened = open_onnx(STYLES["tf2onnx: detector with bytes"]())
-    assert opened.outputs == ("raw_boxes", "raw_scores")
+    assert open_onnx(STYLES["tf2onnx: detector with bytes"]()).outputs == ("raw_boxes", "raw_scores")
 
 
 @pytest.fixture

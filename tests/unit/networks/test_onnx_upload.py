@@ -60,8 +60,7 @@ def test_weights_of_other_files_are_inside(whole: bytes, apart: Path, tmp_path: 
     found, expected = weights_in(content), weights_in(whole)
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
-    opened = open_onnx(content)
-    assert opened.difference == open_onnx(whole).difference
+    assert open_onnx(content).difference == open_onnx(whole).difference
 
 
 def test_a_zip_is_a_model_with_its_own_name_and_a_word_on_what_is_delivered(apart: Path, tmp_path: Path) -> None:

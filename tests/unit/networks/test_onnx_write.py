@@ -95,8 +95,7 @@ def test_a_network_that_amplifies_rounding_is_compared_step_by_step(monkeypatch:
 
 def test_one_changed_weight_changes_the_numbers_of_one_tensor() -> None:
     opened = open_onnx(small_file())
-    changed = halved(opened.network, "first")
-    found = with_weights(opened, changed)
+    found = with_weights(opened, halved(opened.network, "first"))
     same_but_for(opened.content, found, {"first.weight"})
     assert len(found) == len(opened.content)
     own = [place for place, (a, b) in enumerate(zip(opened.content, found, strict=True)) if a != b]
@@ -137,8 +136,7 @@ def test_weights_are_written_back_in_the_form_that_they_are_stored_in(form: Call
     model = onnx.load_from_string(small_file())
     form(model)
     opened = open_onnx(model.SerializeToString())
-    changed = halved(opened.network)
-    found = edited(opened, changed)
+    found = edited(opened, halved(opened.network))
     assert {each.name for each in difference(opened.content, found).tensors} == {"first.weight", "second.weight"}
     assert difference(opened.content, found).otherwise_identical
     assert not difference(opened.content, found).added_tensors
@@ -192,16 +190,14 @@ def test_statistics_that_share_one_tensor_are_told_apart() -> None:
     [norm] = [each for each in changed.modules() if isinstance(each, nn.BatchNorm2d)]
     norm.running_var.mul_(2)
     norm.running_mean.add_(0.5)
-    found = edited(opened, changed)
-    assert difference(opened.content, found).otherwise_identical
+    assert difference(opened.content, edited(opened, changed)).otherwise_identical
 
 
 def test_matrix_products_are_written_back_turned() -> None:
     nodes = [node("MatMul", "x w", "a"), node("Add", "a b", "s"), node("Gemm", "s v c", "y", transB=1)]
     initializers = {"w": weights(6, 5), "b": weights(5), "v": weights(4, 5, seed=1), "c": weights(4)}
     opened = open_onnx(file_of(nodes, initializers, shape=(1, 6)))
-    changed = halved(opened.network)
-    found = edited(opened, changed, (1, 6))
+    found = edited(opened, halved(opened.network), (1, 6))
     assert {each.name for each in difference(opened.content, found).tensors} == {"w", "v"}
 
 
@@ -218,8 +214,7 @@ def test_what_cannot_be_written_is_refused() -> None:
 def test_a_weight_that_the_graph_computes_becomes_a_tensor_of_its_own() -> None:
     nodes = [node("Mul", "v g", "w"), node("Conv", "x w", "y", **SAME)]
     opened = open_onnx(file_of(nodes, {"v": weights(3, 3, 3, 3), "g": weights(3, 1, 1, 1)}))
-    changed = halved(opened.network)
-    found = edited(opened, changed)
+    found = edited(opened, halved(opened.network))
     assert difference(opened.content, found).added_tensors
     assert difference(opened.content, found).changed_nodes == ("y",)
 

@@ -86,8 +86,7 @@ def test_weights_that_nothing_reads_are_no_obstacle(value: float) -> None:
 
 @pytest.mark.parametrize("variance", [0.0, -1e-6])
 def test_a_variance_that_its_eps_makes_positive_is_none(variance: float) -> None:
-    network = broken("blocks.0.norm1.running_var", variance)
-    assert profile_model(network, torch.zeros(1, 3, 8, 8)).layers
+    assert profile_model(broken("blocks.0.norm1.running_var", variance), torch.zeros(1, 3, 8, 8)).layers
 
 
 def test_outputs_that_are_no_numbers_without_such_a_weight_are_not_blamed_on_one() -> None:

@@ -93,10 +93,9 @@ def test_replayed_numbers_are_those_of_whole_passes(compression: str, level: flo
 def test_an_early_layer_is_not_computed_again_for_later_ones(activations: bool) -> None:
     setting = ("quantization", 4)
     replayed = _stem_runs(_loss, *setting, quant_activations=activations)
-    plain = _stem_runs(_plainly(_loss), *setting, quant_activations=activations)
     # Once to move on from it, instead of once for each of the five later layers; and twice to check, on all images and
     # on other ones in between.
-    assert plain - replayed == 4 - 2
+    assert _stem_runs(_plainly(_loss), *setting, quant_activations=activations) - replayed == 4 - 2
 
 
 def _loss_of_shuffled() -> Callable[[nn.Module], float]:

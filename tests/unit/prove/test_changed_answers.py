@@ -26,8 +26,7 @@ def made_up(*, labelled: bool):
     labels = torch.randint(0, CLASSES, (NUM,), generator=generator) if labelled else None
     pixels = torch.randint(0, 256, (NUM, 1, 20, 30), generator=generator, dtype=torch.uint8)
     look = Preprocessing(input_shape=(1, 20, 30), mean=(0.5,), std=(0.5,))
-    images = PreparedImages(pixels, look, labels, class_names=tuple("abcd"))
-    return images, before, after
+    return PreparedImages(pixels, look, labels, class_names=tuple("abcd")), before, after
 
 
 @pytest.mark.parametrize("labelled", [True, False])

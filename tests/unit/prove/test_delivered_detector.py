@@ -145,8 +145,7 @@ def test_the_int8_file_finds_what_the_original_finds_from_a_score_of_its_own(fil
 @pytest.mark.wide
 def test_the_agreement_that_is_told_is_that_of_images_that_chose_nothing(file: Path) -> None:
     """The run held out none: a share of its images is, and pycocotools finds the same figure on these."""
-    evaluator = opened(file, held_out=False)
-    apart = evaluator.images
+    apart = opened(file, held_out=False).images
     assert sorted((*apart.curves.names, *apart.proof.names)) == sorted(images(range(32), labelled=True).names)
     found = delivered(file, held_out=False)
     assert found.held_out

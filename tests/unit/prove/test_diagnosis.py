@@ -77,8 +77,7 @@ def test_a_scaled_channel_is_healed_by_a_scale_for_each(few_digits) -> None:
     spec = SensitivitySpec(compression=config, levels=(4,), layers=("layer4.1.conv1",), num_samples=64)
     session = Session.open(RunSpec(sensitivity=spec))
     measured = session.result(list(session.measure()))
-    evaluator = ScheduleEvaluator.open(measured)
-    found = diagnose(evaluator, "layer4.1.conv1", 4)
+    found = diagnose(ScheduleEvaluator.open(measured), "layer4.1.conv1", 4)
     assert found.change.delta == pytest.approx(measured.measurements[0].change("kl").delta, rel=1e-3)
     remedies = {each.label: each.change.delta for each in found.remedies}
     assert set(remedies) == {"One scale per channel", "Repair without training", "Adapted weights"}

@@ -51,8 +51,7 @@ def backwards(_: ToyRuntime, networks, images: Tensor, *, turns: int = 41) -> li
 
 @pytest.mark.slow
 def test_a_first_file_says_what_int8_takes(toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluator = evaluator_of(small_network(), QuantizationConfig())
-    network = evaluator.original_file(OPERATIONS)
+    network = evaluator_of(small_network(), QuantizationConfig()).original_file(OPERATIONS)
     found = time_int8(OPERATIONS, network, [images_for(4).batch(0, 4)])
     assert found.ratio.value == found.ratio.low == found.ratio.high < 1
     monkeypatch.setattr(ToyRuntime, "times", backwards)

@@ -107,8 +107,7 @@ def test_where_float_is_quicker_nearly_all_goes_to_float():
     faster = replace(
         SECONDS, in_float=dict.fromkeys(NODES, -0.1), borders=dict.fromkeys(pairwise(NODES), 0.3), other=2.0
     )
-    result = found(harm_of(**dict.fromkeys(NODES, 0.0001)), most=1.9, seconds=faster)
-    assert len(result.in_float) == 7
+    assert len(found(harm_of(**dict.fromkeys(NODES, 0.0001)), most=1.9, seconds=faster).in_float) == 7
 
 
 @pytest.mark.parametrize("budget", [0.0, 350.0, 5000.0])

@@ -74,8 +74,7 @@ def test_the_split_depends_on_the_seed_only():
 
 @pytest.mark.parametrize(("count", "indicative", "kept"), [(333, False, 0), (334, False, 100), (900, True, 0)])
 def test_few_images_and_noise_are_not_split(count, indicative, kept):
-    images = TensorImages(torch.zeros(count, 1, 2, 2), indicative=indicative)
-    curves, held_out = split(images, 0)
+    curves, held_out = split(TensorImages(torch.zeros(count, 1, 2, 2), indicative=indicative), 0)
     assert (len(curves), len(held_out)) == (count - kept, kept)
 
 
@@ -121,8 +120,7 @@ def test_a_proof_equals_measuring_by_hand(evaluator):
 
 
 def test_the_uniform_schedule_costs_as_much_and_does_more_damage(evaluator):
-    schedule = a_schedule(evaluator.result, 0.75)
-    result = prove(evaluator, schedule, repair=True).result
+    result = prove(evaluator, a_schedule(evaluator.result, 0.75), repair=True).result
     assert of(result.uniform, "kl").delta > of(result.changes, "kl").delta
     assert of(result.uniform_repaired, "kl").delta > of(result.repaired, "kl").delta
     assert of(result.repaired).value > of(result.changes).value

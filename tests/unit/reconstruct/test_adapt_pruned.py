@@ -112,8 +112,7 @@ def test_weights_stay_where_the_inputs_tell_nothing_of_other_images():
     found, bias = taken_over(inputs, wanted, weight)
     assert torch.equal(found, weight.double())
     torch.testing.assert_close(bias, wanted.double().mean((0, 1)))
-    one_image = taken_over(inputs[:1], wanted[:1], weight)[0]
-    assert torch.equal(one_image, weight.double())
+    assert torch.equal(taken_over(inputs[:1], wanted[:1], weight)[0], weight.double())
 
 
 @pytest.mark.parametrize("parts", [1, 3])

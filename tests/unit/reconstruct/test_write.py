@@ -84,8 +84,7 @@ def test_a_pruned_network_is_written_whole_for_any_number_of_images(tmp_path):
     assert ([path.name for path in files], notes) == (["x.safetensors", "x.pt2", "x.onnx"], ())
     with torch.no_grad():
         expected = applied.model(IMAGES)
-    program = torch.export.load(tmp_path / "x.pt2").module()
-    torch.testing.assert_close(program(IMAGES), expected)
+    torch.testing.assert_close(torch.export.load(tmp_path / "x.pt2").module()(IMAGES), expected)
     graph = onnx.load(tmp_path / "x.onnx")
     onnx.checker.check_model(graph)
     (output,) = ReferenceEvaluator(graph).run(None, {graph.graph.input[0].name: IMAGES.numpy()})

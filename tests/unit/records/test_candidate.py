@@ -131,8 +131,7 @@ def test_a_file_with_less_than_half_in_integers_is_partly_so(macs: int, partly: 
     assert record.integers is not None
     assert ("is called one in 8-bit numbers from 50 %" in record.integers.sentence) is partly
     made = Deployed(content=b"", record=record, answers=None, held_out=True)
-    source = Source(network=b"")
-    candidate = made.candidate(source, name_of=lambda _what: a_candidate().file)
+    candidate = made.candidate(Source(network=b""), name_of=lambda _what: a_candidate().file)
     assert candidate.title == (".onnx file, partly in 8-bit numbers" if partly else ".onnx file in 8-bit numbers")
     assert candidate.integers_text == record.integers.sentence
     assert a_candidate().integers_text == ""

@@ -61,8 +61,7 @@ def test_a_rank_correlation_that_is_not_defined_is_nan():
 
 def test_layers_are_matched_by_name_and_the_others_say_why_not():
     short = side({"a": 0.1, "b": None}, names=("a", "b", "d"))
-    long = side(by_name(0.1, 0.2, 0.3, math.nan))
-    found = compare([short, long], "top1")
+    found = compare([short, side(by_name(0.1, 0.2, 0.3, math.nan))], "top1")
     assert [layer.layer for layer in found.layers] == ["a"]
     assert found.unmatched == {
         "b": ("Its width is fixed.", ""),

@@ -136,8 +136,7 @@ def test_int8_differs_little_and_operators_in_float_less(runtime, network, image
     ]
     assert 0.2 > errors[0] > errors[1] > errors[2]
     assert errors[2] < 1e-5
-    one = quantizer.write(but=nodes[:1])
-    assert quantizer.nodes(one) == nodes[1:]
+    assert quantizer.nodes(quantizer.write(but=nodes[:1])) == nodes[1:]
     assert len(every) < len(content)
 
 
@@ -368,8 +367,7 @@ def test_weights_of_few_bits_are_stored_in_8_or_4(runtime, images):
     integers = {}
     for name, bits in layers.items():
         weight = network.get_submodule(name).weight
-        scale = scale_of(weight, bits=bits)
-        integers[name] = IntegerWeight.of(weight, scale, GRIDS["int"](bits))
+        integers[name] = IntegerWeight.of(weight, scale_of(weight, bits=bits), GRIDS["int"](bits))
         weight.data.copy_(integers[name].dequantized())
     content = runtime.exporter(network, images)(network)
     owners = runtime.layers_of_nodes(content, list(layers))
@@ -395,8 +393,7 @@ def test_of_networks_with_layer_norms_products_alone_are_in_int8(runtime):
     kinds = {each.name: each.kind for each in operators(content)}
     assert {kinds[name] for name in quantizer.nodes(every)} == {"CONV_2D", "FULLY_CONNECTED"}
     assert "layer norms" in quantizer.notes[0]
-    fitting = Fitting(batches=[images])
-    whole = runtime.default_int8(content, fitting).content
+    whole = runtime.default_int8(content, Fitting(batches=[images])).content
     assert {kinds[name] for name in quantizer.nodes(whole)} > {"CONV_2D", "FULLY_CONNECTED", "RSQRT"}
     with torch.no_grad():
         wanted = network(images)

@@ -120,12 +120,10 @@ def test_the_int8_file_is_the_uploaded_one_without_what_is_folded() -> None:
     def error_of(content: bytes) -> float:
         return float(np.square(run(content, images[0])[0] - expected).sum() / np.square(expected).sum())
 
-    quantizer = runtime.quantizer(opened.content, list(images))
-    copy = quantizer.write()
+    copy = runtime.quantizer(opened.content, list(images)).write()
     file = runtime.in_place(opened.content, copy)
     np.testing.assert_array_equal(run(file, images[0])[0], run(copy, images[0])[0])
     assert set(kinds(file)) == {"Conv", "ConvTranspose", "QuantizeLinear", "DequantizeLinear"}
     assert any("folded into the weights" in each for each in runtime.changes(file))
-    unfolded = FloatGraph.of(opened.content, opened.outputs, SHAPE).part
-    writer = Int8Writer(unfolded, list(images))
+    writer = Int8Writer(FloatGraph.of(opened.content, opened.outputs, SHAPE).part, list(images))
     assert error_of(file) < 0.5 * error_of(writer.write())

@@ -98,8 +98,7 @@ class InPlace(nn.Module):
         self.conv, self.activation = nn.Conv2d(3, 4, 1), nn.ReLU6(inplace=True)
 
     def forward(self, images: Tensor) -> Tensor:
-        first = self.activation(self.conv(images))
-        shortcut = first - 1
+        shortcut = self.activation(self.conv(images)) - 1
         second = shortcut + self.activation(shortcut)
         third = second - 1
         view = third.flatten(2)

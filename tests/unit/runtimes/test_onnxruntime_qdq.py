@@ -43,8 +43,7 @@ class Branches(nn.Module):
         found = self.depthwise(found).relu() + self.factor * found
         raw = self.point(found)
         found = raw.relu() + raw * self.gate(found.mean((2, 3), keepdim=True)).sigmoid()
-        flat = functional.avg_pool2d(found, 8).flatten(1)
-        return self.second(functional.gelu(self.first(flat)))
+        return self.second(functional.gelu(self.first(functional.avg_pool2d(found, 8).flatten(1))))
 
 
 class Attention(nn.Module):
@@ -119,8 +118,7 @@ def outputs_of(content: bytes, *, level: str = "ORT_DISABLE_ALL") -> np.ndarray:
 @pytest.mark.parametrize("seed", first_of((0, 3, 1, 2, 4), 2))
 def test_files_compute_what_those_of_the_quantizer_do(case, seed: int, tmp_path: Path) -> None:
     writer, nodes = case
-    share = (0.0, 0.3, 0.15, 0.5, 0.9)[seed]
-    chosen = np.random.default_rng(seed).random(len(nodes)) < share
+    chosen = np.random.default_rng(seed).random(len(nodes)) < (0.0, 0.3, 0.15, 0.5, 0.9)[seed]
     but = [name for name, out in zip(nodes, chosen, strict=True) if out]
     found, expected = writer.write(but=but), quantized(writer, but, tmp_path)
     onnx.checker.check_model(onnx.load_from_string(found))

@@ -26,8 +26,7 @@ def found_in(
     made = [name for each in nodes for name in each.output]
     content = FloatGraph.of(file_of(nodes, stored, shape=SHAPE, outputs=("y",)), ["y"], SHAPE).part
     images = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0))
-    writer = Int8Writer(content, [images])
-    causes = writer.causes(only)
+    causes = Int8Writer(content, [images]).causes(only)
     shown = onnxruntime.InferenceSession(file_of(nodes, stored, shape=SHAPE, outputs=made))
     return causes, dict(zip(made, shown.run(made, {"x": images.numpy()}), strict=True))
 

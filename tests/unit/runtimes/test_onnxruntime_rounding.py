@@ -204,8 +204,7 @@ def test_no_processor_saturates(inputs, kernel, groups):
     nodes = products(OnnxGraph(exported))[:1]
     fitted = rounded_products(exported, [images], nodes, found, progress=lambda _sentence: None)
     writer.rounding = Rounding(ranges=found, products=fitted)
-    content = writer.write()
-    graph = OnnxGraph(content)
+    graph = OnnxGraph(writer.write())
     name = OnnxGraph(exported).nodes[0].output[0]
     step = float(graph.array(f"{name}_scale"))
     graph.return_values([f"{name}_QuantizeLinear_Output"])

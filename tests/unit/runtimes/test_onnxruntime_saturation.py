@@ -115,8 +115,7 @@ def test_what_cannot_saturate_is_alike_everywhere(monkeypatch):
     assert on_other_processors(a_file("Conv", weight, 0, rounded=False)[0]) is None  # which runs in float
     depthwise = np.full((6, 1, 3, 3), 127, np.int8)
     assert on_other_processors(a_file("Conv", depthwise, 0, group=6)[0]) is None
-    unsigned = np.full((4, 6, 3, 3), 255, np.uint8)
-    assert on_other_processors(a_file("Conv", unsigned, 0)[0]) is None
+    assert on_other_processors(a_file("Conv", np.full((4, 6, 3, 3), 255, np.uint8), 0)[0]) is None
 
 
 def test_what_is_not_known_of_other_processors_is_said():

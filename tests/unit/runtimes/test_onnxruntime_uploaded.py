@@ -91,8 +91,7 @@ def test_a_sparse_file_is_the_uploaded_one_with_zeros(tmp_path) -> None:
     [written] = [path for path in files if path.suffix == ".onnx"]
     assert written.read_bytes() == deployed.content
     assert "as it was uploaded" in " ".join(notes)
-    again = stored_source(evaluator, runtime, proven.result, files[0])
-    assert again.network == deployed.content
+    assert stored_source(evaluator, runtime, proven.result, files[0]).network == deployed.content
     images = torch.rand(2, 3, 8, 8)
     expected = proven.applied.model(images).softmax(1).detach()
     np.testing.assert_allclose(run(deployed.content, images)[0], expected, atol=1e-5)
@@ -147,8 +146,7 @@ def test_a_fixed_batch_is_kept_and_the_last_call_is_filled() -> None:
 
 
 def test_an_old_opset_is_raised_and_said() -> None:
-    content = a_file(opset=11)
-    _opened, evaluator = evaluator_for(content)
+    _opened, evaluator = evaluator_for(a_file(opset=11))
     deployed = deploy(evaluator, original_source(evaluator, evaluator.runtime("onnxruntime")), settings("int8"))
     assert "raised from 11" in " ".join(deployed.record.notes)
     assert deployed.record.opset == 13
@@ -196,8 +194,7 @@ def test_nodes_are_sorted_where_a_writer_put_them_in_another_order() -> None:
     content = model.SerializeToString()
     _, evaluator = evaluator_for(content)
     runtime = evaluator.runtime("onnxruntime")
-    quantizer = runtime.quantizer(content, [torch.rand(4, 3, 8, 8)])
-    file = runtime.in_place(content, quantizer.write())
+    file = runtime.in_place(content, runtime.quantizer(content, [torch.rand(4, 3, 8, 8)]).write())
     assert any("Nodes of the file are sorted" in each for each in runtime.changes(file))
     assert any("as it was uploaded" in each for each in runtime.changes(file))
     assert run(file, torch.rand(2, 3, 8, 8))[0].shape == (2, 6)
@@ -271,8 +268,7 @@ def test_a_pruned_file_is_the_uploaded_one_with_fewer_channels(tmp_path) -> None
     )
     proven = prove(evaluator, schedule, repair=True)
     files, notes = write_compressed(proven.applied, tmp_path / "net.safetensors", proven.example, uploaded=opened)
-    runtime = evaluator.runtime("onnxruntime")
-    source = stored_source(evaluator, runtime, proven.result, files[0])
+    source = stored_source(evaluator, evaluator.runtime("onnxruntime"), proven.result, files[0])
     assert source.network == (tmp_path / "net.onnx").read_bytes()
     found = difference(opened.content, source.network)
     assert found.otherwise_identical

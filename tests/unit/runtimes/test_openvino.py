@@ -84,8 +84,7 @@ def test_an_int8_file_computes_in_int8_what_it_does_in_onnxruntime(files, images
         # Additions and activations are fused with what is before them, so a few values are rounded once less.
         assert relative(ours[name], theirs[name]) < 0.5 * harm
         assert relative(ours[name], real[name]) < 1.2 * harm
-    agreement = (ours["scores"].argmax(1) == theirs["scores"].argmax(1)).float().mean()
-    assert agreement >= 23 / 24
+    assert (ours["scores"].argmax(1) == theirs["scores"].argmax(1)).float().mean() >= 23 / 24
     kernels = [each.kernel for each in executed(files.int8) if each.kind == "Convolution"]
     assert len(kernels) == 3
     assert all(each.endswith("_I8") for each in kernels)
@@ -93,8 +92,7 @@ def test_an_int8_file_computes_in_int8_what_it_does_in_onnxruntime(files, images
 
 def test_weights_fitted_for_openvino_saturate_in_no_order_of_the_products(files, images) -> None:
     steps = OptionalSteps()
-    fitting = Fitting(batches=[images], steps=steps)
-    quantizer = OPERATIONS.fitted_quantizer(files.real, fitting)
+    quantizer = OPERATIONS.fitted_quantizer(files.real, Fitting(batches=[images], steps=steps))
     model = onnx.load_from_string(quantizer.write())
     assert not steps.notes
     weights = {
@@ -132,8 +130,7 @@ def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instruct
     torch.manual_seed(0)
     images = torch.rand(4, 1, 16, 16) * 0.3 + 0.7
     content = onnx_model(Loud().eval(), images[:1])
-    fitting = Fitting(batches=[images], steps=OptionalSteps())
-    quantizer = OPERATIONS.fitted_quantizer(content, fitting)
+    quantizer = OPERATIONS.fitted_quantizer(content, Fitting(batches=[images], steps=OptionalSteps()))
     files = {"fitted": quantizer.write()}
     quantizer = OPERATIONS.quantizer(content, [images])
     files["not fitted"] = quantizer.write()
@@ -236,8 +233,7 @@ def test_outputs_keep_their_names_and_order_also_of_one_value() -> None:
 def test_a_file_of_half_precision_with_a_fixed_batch_takes_what_it_declares() -> None:
     half, size = TensorProto.FLOAT16, [2, 3, 4, 4]
     info = [helper.make_tensor_value_info(name, half, size) for name in "xy"]
-    content = graph_file([helper.make_node("Neg", ["x"], ["y"])], info[:1], info[1:])
-    opened = OPERATIONS.open(content)
+    opened = OPERATIONS.open(graph_file([helper.make_node("Neg", ["x"], ["y"])], info[:1], info[1:]))
     assert (opened.fixed_batch, opened.facts.input_type) == (2, "float16")
     given = torch.arange(96.0).reshape(2, 3, 4, 4)
     assert torch.equal(opened.run(given), -given)
@@ -336,7 +332,6 @@ def test_a_swin_runs_in_int8(side: int, window: int) -> None:
     images = torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(0))
     content = onnx_model(network, images[:1])
     pads = {node.name for node in onnx.load_from_string(content).graph.node if node.op_type == "Pad"}
-    quantizer = OPERATIONS.quantizer(content, [images])
-    file = quantizer.write()
+    file = OPERATIONS.quantizer(content, [images]).write()
     assert pads
     assert relative(OPERATIONS.open(file).run(images), network(images)) < 0.2

@@ -96,8 +96,7 @@ def test_files_elsewhere_are_refused_before_anything_is_queued(
 
 def test_a_check_that_fails_or_is_cancelled_says_why(backend: Backend, files: tuple[bytes, bytes]) -> None:
     service = Service(backend, "ada")
-    spec = spec_of(service, (files[0], b"no network"))
-    check_id = service.checks.start(spec)
+    check_id = service.checks.start(spec_of(service, (files[0], b"no network")))
     with pytest.raises(QueueFull):
         service.checks.start(spec_of(service, files))
     assert len(service.checks.recent()) == 1

@@ -76,8 +76,7 @@ def test_what_few_images_cannot_show_is_the_answer_where_nothing_is_seen():
     )
     without = replace(a_result([unclear("stem", "top1")]), num_samples=20)
     assert headline(without).endswith("(1 layer measured): add images.")
-    by_harm = replace(few, spec=RunSpec())
-    assert headline(by_harm).endswith("add images.")
+    assert headline(replace(few, spec=RunSpec())).endswith("add images.")
 
 
 def test_a_model_that_does_not_do_its_task_is_the_headline():

@@ -89,8 +89,7 @@ def test_the_command_looks_at_a_model_without_a_run(tmp_path: Path, capsys: pyte
     assert list(dict.fromkeys(frame["layer"])) == ["conv1.0", "conv1.3", "conv1.6", "fc"]
     assert (frame.groupby("layer").size() == 8 * 16).all()
     assert frame["sensitivity"].sum() > 0
-    drawing = ElementTree.fromstring((out / "histograms.svg").read_text())
-    texts = " ".join(drawing.itertext())
+    texts = " ".join(ElementTree.fromstring((out / "histograms.svg").read_text()).itertext())
     assert "conv1.6" in texts
     assert "3 bits, 8 images" in texts
     assert (out / "histograms.png").read_bytes().startswith(b"\x89PNG")
@@ -127,6 +126,5 @@ def test_bad_input_to_the_command_is_one_line(
 ) -> None:
     out = tmp_path / "out"
     assert histogram(out, *options) == 2
-    complaint = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said in complaint
+    assert said in capsys.readouterr().err.strip().splitlines()[-1]
     assert not out.exists()

@@ -62,8 +62,7 @@ def test_the_command_line_imports_and_schedules(file, tmp_path, capsys):
     assert "Most fragile: conv1" in printed
     assert "intervals are unknown" in printed
     assert RunFolder(out).load_result().profile.title == "resnet18_element"
-    rows = list(csv.DictReader((out / "sensitivity.csv").open()))
-    assert len(rows) == 3 * 2 * 3
+    assert len(list(csv.DictReader((out / "sensitivity.csv").open()))) == 3 * 2 * 3
     assert set(json.loads((out / "targets.json").read_text())) == {"conv1", "layer1.0.conv1", "fc"}
     options = ["--budget", "params", "--target", "0.3", "--format", "json", "--out", str(tmp_path / "targets.json")]
     assert main(["schedule", "--run", str(out), *options]) == 0

@@ -251,8 +251,7 @@ def test_everybody_together_has_a_quota(service, mine, limits):
 
 
 def test_what_is_on_its_way_counts_before_it_has_come(service, limits):
-    first = service.inputs.reserve_upload(3 * MB)
-    assert first.stat().st_blocks == 0
+    assert service.inputs.reserve_upload(3 * MB).stat().st_blocks == 0
     with pytest.raises(QuotaExceeded, match="take 5 MB and take 3 MB"):
         service.inputs.reserve_upload(3 * MB)
 

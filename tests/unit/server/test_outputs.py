@@ -110,8 +110,7 @@ def test_layers_without_a_figure_have_no_target():
     failed = a_measurement("stem", status=Status.FAILED, changes=())
     assert set(default_targets(a_result([failed, a_measurement("head")]))) == {"head"}
     assert default_targets(a_result([failed])) == {}
-    undefined = a_measurement("stem", changes=(a_change(float("nan")),))
-    assert default_targets(a_result([undefined])) == {}
+    assert default_targets(a_result([a_measurement("stem", changes=(a_change(float("nan")),))])) == {}
 
 
 def test_a_quick_run_is_aimed_by_the_metric_it_has():

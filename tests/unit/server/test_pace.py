@@ -37,8 +37,7 @@ def test_the_last_minute_counts_for_each_person_and_thing() -> None:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
-    settings = ServerSettings(runs_per_minute=1)
-    return Service(a_backend(tmp_path, settings=settings))
+    return Service(a_backend(tmp_path, settings=ServerSettings(runs_per_minute=1)))
 
 
 def test_runs_are_limited_and_the_refused_one_leaves_nothing(service: Service) -> None:

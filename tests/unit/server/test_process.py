@@ -265,8 +265,7 @@ def test_estimates_alone_need_no_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
     ids=["run", "proof", "proof of two runs", "histogram", "search", "check"],
 )
 def test_a_task_arrives_as_it_was_sent(task: RunTask) -> None:
-    sent = json.dumps(encode_task(task), allow_nan=False)
-    assert decode_task(json.loads(sent)) == task
+    assert decode_task(json.loads(json.dumps(encode_task(task), allow_nan=False))) == task
 
 
 @pytest.mark.slow

@@ -40,8 +40,7 @@ def test_what_was_measured_is_not_measured_again_and_that_is_said(service, engin
 
 
 def test_the_fullest_run_is_taken_also_one_that_never_finished(service, engine):
-    short = RunSpec(sensitivity=SensitivitySpec(levels=(0.25,)))
-    carried_out(service, short, "Short")
+    carried_out(service, RunSpec(sensitivity=SensitivitySpec(levels=(0.25,))), "Short")
     engine.before_yield = lambda number: number == 6 and service.cancel(service.runs()[0].run_id)
     engine.content_key = "another"
     stopped = carried_out(service, title="Stopped")
@@ -62,8 +61,7 @@ def test_a_deleted_run_gives_nothing_and_takes_nothing_back(service):
 
 
 def test_a_crash_while_taking_over_leaves_a_run_that_goes_on_rightly(service, engine, monkeypatch):
-    first = carried_out(service, title="Monday")
-    whole = numbers(service, first)
+    whole = numbers(service, carried_out(service, title="Monday"))
 
     def die(folder, measurements, reused):
         raise MemoryError

@@ -341,5 +341,4 @@ def test_records_that_every_page_reads_are_limited_together(tmp_path):
 
 def test_a_run_of_many_layers_is_taken(tmp_path):
     service = a_service(tmp_path)
-    run_id = take_in(service, io.BytesIO(large_run_file(40, 5)))
-    assert len(service.result(run_id).estimates) == 200
+    assert len(service.result(take_in(service, io.BytesIO(large_run_file(40, 5)))).estimates) == 200

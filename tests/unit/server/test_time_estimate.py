@@ -148,8 +148,7 @@ def test_a_file_in_float_has_no_steps_of_8_bits(tmp_path):
 
 
 def test_load_makes_every_step_longer(tmp_path):
-    book = book_at(tmp_path / "speed.json")
-    assert predicted(book, "a", load=4.0) == pytest.approx(4 * SECONDS)
+    assert predicted(book_at(tmp_path / "speed.json"), "a", load=4.0) == pytest.approx(4 * SECONDS)
 
 
 def test_predictions_follow_finished_runs_and_survive_a_restart(tmp_path):

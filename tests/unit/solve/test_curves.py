@@ -75,8 +75,7 @@ def test_two_compressions_of_one_layer_add_their_damage():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_value_that_is_not_finite_is_left_out_with_a_note(value):
-    result = run_of({"a": 10, "b": 10}, {"a": (0.1, value), "b": (0.1, 0.2)}, (0.5, 0.8))
-    found = curves_of(result)
+    found = curves_of(run_of({"a": 10, "b": 10}, {"a": (0.1, value), "b": (0.1, 0.2)}, (0.5, 0.8)))
     assert [len(item.points) for item in found.curves] == [1, 2]
     assert "not a finite number" in found.notes[0]
     assert "a" in found.notes[0]
@@ -102,8 +101,7 @@ def test_estimates_are_used_where_nothing_was_measured_and_counted_aloud():
     )
     assert curves_of(only_one).curves[0].points[0].damage == 9.0
     assert "1 of 16 damages are estimates" in curves_of(only_one).notes[0]
-    both = replace(result, estimates=(guess,))
-    assert curves_of(both) == curves_of(result)
+    assert curves_of(replace(result, estimates=(guess,))) == curves_of(result)
 
 
 def test_nothing_measured_is_one_sentence():

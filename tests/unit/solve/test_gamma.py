@@ -81,8 +81,7 @@ def test_gamma_out_of_range_is_refused(gamma):
 
 
 def test_the_level_nearest_to_the_target_tells_layers_apart():
-    damages = {"a": (0.0, 1.0), "b": (0.5, 1.0)}
-    result = run_of({"a": 10, "b": 10}, damages, (0.2, 0.8))
+    result = run_of({"a": 10, "b": 10}, {"a": (0.0, 1.0), "b": (0.5, 1.0)}, (0.2, 0.8))
     assert layer_targets(result, target=0.8)["a"] == pytest.approx(0.8)
     assert layer_targets(result, target=0.3)["a"] > layer_targets(result, target=0.3)["b"]
 

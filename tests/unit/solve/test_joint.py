@@ -82,8 +82,7 @@ def test_what_is_recorded_is_of_ten_classes_at_most_and_never_tells_more_than_th
     assert kept.shape == (NUM_IMAGES, min(classes, 10)) == (NUM_IMAGES, KL.recorded_size(classes))
     for each in (kept, changed):
         assert each.exp().sum(1).numpy() == pytest.approx(np.ones(NUM_IMAGES), abs=1e-5)
-    told = float((kept.exp() * (kept - changed)).sum(1).mean())
-    assert 0 < told <= divergence(before, after) + 1e-6
+    assert 0 < float((kept.exp() * (kept - changed)).sum(1).mean()) <= divergence(before, after) + 1e-6
 
 
 def test_recorded_parts_of_the_images_are_those_of_all_at_once():

@@ -184,8 +184,7 @@ def test_shapes_speak_against_an_order() -> None:
         return ReportRow(name=f"op {place}", kind=NAMELESS[place][1], seconds=1.0, output_shape=shape)
 
     shapes = [(16, 16, 8), (8, 16, 16), (16, 16, 16), (5,)]
-    fitting = Report(rows=tuple(map(row, range(4), shapes)))
-    assert len(matched(fitting, PROFILE, 32.0, "r").times) == 4
+    assert len(matched(Report(rows=tuple(map(row, range(4), shapes))), PROFILE, 32.0, "r").times) == 4
     other = Report(rows=tuple(map(row, range(4), [(8, 7, 7), *shapes[1:]])))
     with pytest.raises(InvalidFile):
         matched(other, PROFILE, 32.0, "r")
@@ -241,8 +240,7 @@ def test_a_schedule_of_reports_lists_every_miss(tmp_path: Path, capsys: pytest.C
     folder = RunFolder(tmp_path / "run")
     folder.make()
     sizes = dict.fromkeys(("a.conv", "b.conv", "c"), 10)
-    run = run_of(sizes, dict.fromkeys(sizes, (0.1,)), (8.0,), compression="quantization")
-    folder.save_result(run)
+    folder.save_result(run_of(sizes, dict.fromkeys(sizes, (0.1,)), (8.0,), compression="quantization"))
     for level, spent in (("32", 2000), ("8", 1000)):
         rows = [{"name": f"/{name}/Conv", "type": "Conv", "execution_time": spent} for name in ("a/conv", "b/conv")]
         rows += [{"name": f"/pool{place}", "type": "Pool", "execution_time": 1} for place in range(6)]
@@ -328,8 +326,7 @@ def test_why_a_report_has_no_times_is_explained(payload: dict[str, object], said
 def test_layers_that_take_longer_than_the_call_leave_nothing_for_the_rest() -> None:
     payload = json.loads(reports.ai_hub())
     payload["execution_summary"]["estimated_inference_time"] = 1000
-    found = read(json.dumps(payload))
-    assert found.other_seconds == 0
+    assert read(json.dumps(payload)).other_seconds == 0
 
 
 def test_a_delegate_in_another_unit_is_refused() -> None:

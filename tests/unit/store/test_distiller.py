@@ -115,8 +115,7 @@ def test_an_infinite_loss_is_a_finding_not_an_error():
 
 
 def test_a_model_gives_the_sizes():
-    profile = a_profile(LAYERS)
-    result = read_distiller_csv(TABLE, profile=profile)
+    result = read_distiller_csv(TABLE, profile=a_profile(LAYERS))
     half = {item.layer: item.removed_params for item in result.at(0.5)}
     assert half == {"conv1": 50, "layer1.0.conv1": 100, "fc": 150}
     assert len(result.notes) == 1

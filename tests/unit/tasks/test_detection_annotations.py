@@ -120,16 +120,14 @@ def test_yolo_files_with_names_in_yaml(tmp_path: Path) -> None:
         "images/val/b.png": picture(),
         "labels/val/b.txt": b"",
     }
-    images = load(files, tmp_path, fit="stretch")
-    first, second = images.labels
+    first, second = load(files, tmp_path, fit="stretch").labels
     np.testing.assert_allclose(first["boxes"], [list(BOX), [8, 4, 24, 20]], atol=1e-4)
     assert first["labels"].tolist() == [2, 1]
     assert len(second["boxes"]) == 0
 
 
 def test_voc_files_beside_pictures(tmp_path: Path) -> None:
-    images = load({"a.png": picture(), "a.xml": VOC}, tmp_path, fit="stretch")
-    (target,) = images.labels
+    (target,) = load({"a.png": picture(), "a.xml": VOC}, tmp_path, fit="stretch").labels
     assert target["boxes"].tolist() == [list(BOX), [0, 0, 5, 6]]
     assert target["labels"].tolist() == [1, 2]
     assert target["crowd"].tolist() == [False, True]

@@ -46,8 +46,7 @@ def read(raw: object, size: tuple[int, int] = (SIDE, SIDE)) -> tuple[HeadLayout,
 
 
 def random_pixels(count: int, images: int = 2) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(images, count, 4, generator=generator) * SIDE
+    return torch.rand(images, count, 4, generator=torch.Generator().manual_seed(0)) * SIDE
 
 
 def rare(*shape: int) -> Tensor:

@@ -118,8 +118,7 @@ def test_the_quick_scan_of_the_last_layer_is_exact() -> None:
 
 def test_a_logit_of_zero_is_class_0_and_one_that_is_no_number_is_wrong() -> None:
     output = CLASSIFICATION.output(torch.tensor([[0.0], [float("nan")], [1e-6], [-1e-6]]))
-    moments = METRICS["top1"].moments(output, output, torch.tensor([0, 1, 1, 0]))
-    assert moments[:2] == (4.0, 3.0)
+    assert METRICS["top1"].moments(output, output, torch.tensor([0, 1, 1, 0]))[:2] == (4.0, 3.0)
     answers, sure = CLASSIFICATION.answers(output[2:])
     assert answers.tolist() == [1, 0]
     assert sure.tolist() == pytest.approx([0.5, 0.5], abs=1e-5)

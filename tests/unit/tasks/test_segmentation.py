@@ -122,8 +122,7 @@ def test_a_map_without_an_axis_of_classes_is_one_of_two_classes(shares: bool) ->
     (reader,) = SEGMENTATION.readers(maps.sigmoid() if shares else maps, (16, 24))
     scores = SEGMENTATION.output(reader(maps.sigmoid() if shares else maps))
     assert scores.shape == (2, 2, 16, 24)
-    enlarged = torch.nn.functional.interpolate(maps[:, None], (16, 24), mode="bilinear")[:, 0]
-    wanted = enlarged > 0
+    wanted = torch.nn.functional.interpolate(maps[:, None], (16, 24), mode="bilinear")[:, 0] > 0
     if shares:  # these are enlarged as they are
         wanted = torch.nn.functional.interpolate(maps[:, None].sigmoid(), (16, 24), mode="bilinear")[:, 0] > 0.5
     assert torch.equal(scores.argmax(1) > 0, wanted)

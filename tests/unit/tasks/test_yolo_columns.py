@@ -124,8 +124,7 @@ def test_lines_of_another_length_are_not_read() -> None:
 @pytest.mark.parametrize(("columns", "expected"), [(6, (0.3, 0.3, 0.5, 0.7)), ("outline", (0.2, 0.4, 0.4, 0.5))])
 def test_boxes_of_a_line(columns: Columns, expected: Sequence[float]) -> None:
     np.testing.assert_allclose(read_yolo(b"0 .4 .5 .2 .4", columns).boxes[0], (0.3, 0.3, 0.5, 0.7))
-    found = read_yolo(b"0 .4 .5 .2 .4 .4 .4", columns)
-    np.testing.assert_allclose(found.boxes[0], expected)
+    np.testing.assert_allclose(read_yolo(b"0 .4 .5 .2 .4 .4 .4", columns).boxes[0], expected)
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,7 @@ def test_a_drawing_carries_its_question_and_where_its_numbers_come_from(name: st
 
 
 def test_an_image_has_two_pixels_per_point() -> None:
-    drawn = picture_svg(CHARTS["bars"], title="Bars")
-    width = float(drawn.split('width="')[1].split('"')[0])
+    width = float(picture_svg(CHARTS["bars"], title="Bars").split('width="')[1].split('"')[0])
     with Image.open(io.BytesIO(picture_png(CHARTS["bars"], title="Bars"))) as image:
         assert image.width == pytest.approx(2 * width, abs=2)
         assert image.getpixel((0, 0))[:3] == (255, 255, 255)

@@ -73,8 +73,7 @@ def test_levels_run_from_mild_to_strong_also_for_bits() -> None:
 
 
 def test_an_estimate_has_no_interval_and_is_never_called_unclear() -> None:
-    only_estimates = replace(result(estimates=True), measurements=())
-    frame = measurement_frame(only_estimates, "kl")
+    frame = measurement_frame(replace(result(estimates=True), measurements=()), "kl")
     assert set(frame["source"]) == {"estimated"}
     assert (frame["low"] == frame["high"]).all()
     assert not frame["unclear"].any()

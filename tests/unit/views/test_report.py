@@ -51,8 +51,7 @@ class _Page(HTMLParser):
 
 
 def report(whole: RunResult, *, title: str = "Demo", **more: Any) -> _Page:
-    contents = ReportContents(title=title, result=whole, made_seconds=0.0, **more)
-    return _Page(build_report(contents))
+    return _Page(build_report(ReportContents(title=title, result=whole, made_seconds=0.0, **more)))
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +106,7 @@ def test_every_number_of_the_metric_is_in_a_table_with_its_interval(page: _Page)
 
 def test_it_is_read_in_five_minutes() -> None:
     whole = result(estimates=True)
-    found = report(whole, validations=(proof(whole),), changed=())
-    assert len(found.text.split()) <= 1200
+    assert len(report(whole, validations=(proof(whole),), changed=()).text.split()) <= 1200
 
 
 def test_estimates_are_marked_as_such() -> None:
@@ -135,9 +133,7 @@ def test_nothing_is_loaded_from_anywhere_and_no_script_runs(page: _Page) -> None
 
 
 def test_what_people_wrote_is_never_markup() -> None:
-    names = (*NAMES[:-1], HOSTILE)
-    whole = replace(result(names=names), notes=(HOSTILE,))
-    page = report(whole, title=HOSTILE)
+    page = report(replace(result(names=(*NAMES[:-1], HOSTILE)), notes=(HOSTILE,)), title=HOSTILE)
     assert not {"script", "iframe", "object"} & {tag for tag, _ in page.tags}
     assert page.text.count("<script>alert('x')</script>") >= 4  # title twice, the row, the note
     assert "<script" not in page.drawings[0]
@@ -148,8 +144,7 @@ def test_what_people_wrote_is_never_markup() -> None:
 def test_a_long_network_at_many_levels_stays_small() -> None:
     names = tuple(f"stage{i // 50}.blocks.{i // 5}.module{i % 5}.conv" for i in range(300))
     spec = RunSpec(sensitivity=SensitivitySpec(levels=tuple(place / 11 for place in range(1, 11))))
-    whole = result(spec, names=names, estimates=True)
-    text = build_report(ReportContents(title="Large", result=whole))
+    text = build_report(ReportContents(title="Large", result=result(spec, names=names, estimates=True)))
     assert len(text.encode()) < MOST_BYTES
     assert all(name in text for name in names)
 
