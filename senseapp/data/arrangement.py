@@ -69,8 +69,7 @@ def arrange(
     if table:
         found = _by_table(source, table, several=several)
         return replace(found, notes=(*masks, *found.notes))
-    prefix = _common_prefix(contents.pictures, "")
-    split, notes = _choose_split(contents.pictures, prefix)
+    split, notes = _choose_split(contents.pictures, _common_prefix(contents.pictures, ""))
     notes = (*masks, *notes)
     found = _by_folder(contents, _common_prefix(contents.pictures, split), notes, beside_masks=bool(masks))
     return _by_only_table(source, found, several=several) if found.layout == "unlabelled" else found
@@ -100,8 +99,7 @@ def arrange_annotated(
         return Arrangement(layout="unlabelled", entries=every, choices=found.choices, notes=masks)
     annotated = [entry for entry in every if entry.name in annotations]
     if not annotated:
-        none = f"No picture has {reader.words[1]}: {len(every):,} looked at."
-        notes = (*masks, *found.notes, none)
+        notes = (*masks, *found.notes, f"No picture has {reader.words[1]}: {len(every):,} looked at.")
         return Arrangement(layout="unlabelled", entries=every, choices=found.choices, notes=notes)
     names = [entry.name for entry in annotated]
     split, notes = _choose_split(names, _common_prefix(names, ""))
@@ -210,8 +208,7 @@ def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...], *, besid
 
 
 def _by_table(source: PictureSource, table: str, *, several: bool) -> Arrangement:
-    read = read_label_table(source, table, _common_prefix(source.contents.pictures, ""))
-    found = labels_in(read, several=several)
+    found = labels_in(read_label_table(source, table, _common_prefix(source.contents.pictures, "")), several=several)
     entries = _in_order(source.contents.pictures[name] for name in found.several or found.single)
     return Arrangement(
         layout="table",

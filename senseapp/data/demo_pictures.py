@@ -44,8 +44,7 @@ def random_crop(
     """Return a square of ``least_share`` to all of the picture's shorter side, of ``side`` pixels, perhaps mirrored."""
     length = int(min(picture.size) * generator.uniform(least_share, 1.0))
     left, top = (int(generator.integers(0, whole - length + 1)) for whole in picture.size)
-    box = (left, top, left + length, top + length)
-    crop = picture.resize((side, side), Image.Resampling.BICUBIC, box)
+    crop = picture.resize((side, side), Image.Resampling.BICUBIC, (left, top, left + length, top + length))
     return ImageOps.mirror(crop) if generator.random() < 0.5 else crop
 
 

@@ -66,7 +66,7 @@ def read_label_table(source: PictureSource, table: str, common: str = "") -> Lab
             read_beside(source, table),
             score=lambda rows: max(each.distinct for each in _by_column(rows, names).values()),
         )
-        return _Reading(shown, source.title, read, names).result(len(source.contents.pictures))
+        return _Reading(shown, read, names).result(len(source.contents.pictures))
     except TableError as error:
         raise InvalidDataset(f"The table {shown} cannot be read. {error} Write lines such as file,label.") from error
 
@@ -86,9 +86,8 @@ def _by_column(table: Table, names: PictureNames) -> dict[int, Matched]:
 class _Reading:
     """A table whose columns are being told apart."""
 
-    def __init__(self, shown: str, pictures_title: str, table: Table, names: PictureNames) -> None:
-        self._shown, self._pictures_title = shown, pictures_title
-        self._rows, self._table = table.rows, table
+    def __init__(self, shown: str, table: Table, names: PictureNames) -> None:
+        self._shown, self._rows, self._table = shown, table.rows, table
         self._matched = _by_column(table, names)
 
     def result(self, num_pictures: int) -> LabelTable:
@@ -118,7 +117,7 @@ class _Reading:
             first = listed(dict.fromkeys(row[0] for row in self._rows))
             raise InvalidDataset(
                 f"{self._shown} names none of the {plural(num_pictures, 'picture')}: expected lines such as "
-                f"'cats/1.jpg,cat', found {first}. Write file names as they are in {self._pictures_title}."
+                f"'cats/1.jpg,cat', found {first}. Write the names of the pictures as their files have them."
             )
         contenders = [
             place
@@ -280,8 +279,7 @@ def has_picture_suffix(name: str) -> bool:
 
 def _cleaned(name: str) -> str:
     """Return a name with forward slashes, composed letters, and without a drive or leading ``./``."""
-    path = _composed(name).replace("\\", "/")
-    return _DRIVE.sub("", path).removeprefix("./").lstrip("/")
+    return _DRIVE.sub("", _composed(name).replace("\\", "/")).removeprefix("./").lstrip("/")
 
 
 def _composed(name: str) -> str:

@@ -149,8 +149,7 @@ def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[En
     if arrangement.annotations is not None:
         return arrangement.entries, Targets(values=None, names=arrangement.annotations.found.names, notes=notes)
     if arrangement.layout != "unlabelled":
-        num_outputs = request.task.outputs_of_head(request.num_classes)
-        written = _written_labels(arrangement, request.class_names, num_outputs)
+        written = _written_labels(arrangement, request.class_names, request.task.outputs_of_head(request.num_classes))
         found = request.task.targets(written, request.spec.class_map)
         if found.values is not None:
             kept = tuple(arrangement.entries[place] for place in found.kept)

@@ -246,8 +246,7 @@ class MeasurementContext:
         if not further:
             return ""
         self.trace.add_uses(further)
-        sample = self._sample.to(self.device)
-        self.profile = profile_model(self.model, sample, trace=self.trace, task=self.task)
+        self.profile = profile_model(self.model, self._sample.to(self.device), trace=self.trace, task=self.task)
         return others_note(self.profile.layers, self.trace)
 
     def batches(self, start: int, stop: int) -> list[Tensor]:

@@ -125,8 +125,7 @@ class Measurer:
             self.context.give_back_memory()
             for job in of_span:
                 started = time.perf_counter()
-                result = self._measure(job, baseline)
-                yield replace(result, seconds=time.perf_counter() - started)
+                yield replace(self._measure(job, baseline), seconds=time.perf_counter() - started)
         self._prefixes = ()
 
     def _measure(self, job: MeasurementJob, baseline: BaselineOutputs) -> JobResult:

@@ -15,14 +15,14 @@ from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.tasks import Task
 from senseapp.tasks.reading import ChannelOrder
 
-_RAW = "values from 0 to 255"
-CAFFE = f"{_RAW}, less the mean of ImageNet"
+RAW = "values from 0 to 255"
+CAFFE = f"{RAW}, less the mean of ImageNet"
 """As networks of Caffe and many of MMDetection take them."""
 NORMALISATIONS = {
     "values from −1 to 1": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "mean and spread of ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
     "values from 0 to 1": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-    _RAW: ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
+    RAW: ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
     CAFFE: (IMAGENET_MEAN, (1 / 255, 1 / 255, 1 / 255)),
 }
 """Mean and std of common ranges of values, by what they are called."""
@@ -99,7 +99,7 @@ def _normalisations(
         return
     for (mean, std), words in usual_ranges(own.input_shape[0]).items():
         # Without labels, inputs a hundred times too large make any prediction look confident.
-        if (is_labelled or not words.startswith(_RAW)) and (mean, std) != (own.mean, own.std):
+        if (is_labelled or not words.startswith(RAW)) and (mean, std) != (own.mean, own.std):
             yield words, mean, std
 
 

@@ -24,6 +24,7 @@ from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages
 from senseapp.measure.preparation_candidates import (
+    RAW,
     PreparationCandidate,
     SomeImages,
     macs_of,
@@ -301,7 +302,8 @@ class _PreparationSearch:
         ]
         if not matched:
             return None
-        best, answers = min(matched, key=_by_loss)
+        best = self._plainest(sorted(matched, key=_by_loss))
+        answers = next(by for item, by in matched if item is best)
         significance = SIGNIFICANCE / (len(self._tried) + len(matched))
         as_chosen = classes.answers(self._scores_of(chosen), chosen.order, judging(classes.labels))
         if not clearly_better(answers, as_chosen, significance=significance):
@@ -324,10 +326,19 @@ class _PreparationSearch:
         return known
 
     def _plainest(self, judged: Sequence[tuple[PreparationCandidate, Answers]]) -> PreparationCandidate:
-        """Return the candidate closest to an architecture's own preprocessing, of the first and those as good as it."""
-        _, best = judged[0]
-        alike = [item for item, by in judged if not clearly_better(best, by, significance=SIGNIFICANCE)]
-        return min(alike, key=self._num_departures)
+        """Return the candidate closest to an architecture's own preprocessing, of the first and those as good as it.
+
+        Of several equally close ones it is the most usual. Inputs of up to 255 make scores surer, which is no merit, so
+        what answers as many images right is as good as they are.
+        """
+        first, best = judged[0]
+        enough = best.num_correct if any(word.startswith(RAW) for word in first.words) else None
+        alike = [
+            item
+            for item, by in judged
+            if not clearly_better(best, by, significance=SIGNIFICANCE) or enough == by.num_correct is not None
+        ]
+        return min(alike, key=lambda item: (self._num_departures(item), self._tried.index(item)))
 
     def _num_departures(self, candidate: PreparationCandidate) -> int:
         is_other = candidate.model.title != self._models[0].title

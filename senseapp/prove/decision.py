@@ -103,7 +103,9 @@ class Decision:
     def evidence(self) -> str:
         """What the figures of the headline were measured on; empty without a choice."""
         found = self.choice
-        counted = f"The bound counts that {self.tried} files were tried." if self.tried > 1 else ""
+        counted = (
+            f"The bound counts all {self.tried} files and variants tested on these images." if self.tried > 1 else ""
+        )
         if found is None:
             return ""
         if self.goal == "targets":
@@ -324,7 +326,7 @@ class _Question:
         if self.rank(choice) == 1:
             what, gain = ("smaller", "is faster")
             if self.goal == "faster":
-                what, gain = ("faster", "takes no longer and is smaller")
+                what, gain = ("faster", "takes about as long and is smaller")
             if any(self.rank(one) == 0 for one in self.within):
                 return f"It {gain}."
             return f"No file that {self.limit} is clearly {what}; this one {gain}."
@@ -341,15 +343,21 @@ class _Question:
         ahead = [one for one in peers if axis(one) < axis(choice)]
         if not ahead:
             return f"It is the {best} {what}."
-        if self.goal == "faster":
-            ahead = [one for one in ahead if one.figures.time_ratio.high < choice.figures.time_ratio.low]
+        if self.goal != "targets":
+            ahead = [one for one in ahead if self._is_clearly_ahead(one, choice)]
             if not ahead:
-                return f"No {what} is clearly faster."
+                return f"No {what} is clearly {better}."
+            better = f"clearly {better}"
         if all(one.loss.delta > choice.loss.delta for one in ahead):
             return f"Every {better} {what} loses more."
         if worse and all(one.loss.delta > choice.loss.delta or other(one) > other(choice) for one in ahead):
             return f"Every {better} {what} {worse} or loses more."
         return f"Every {better} {what} has a clearly better one beside it."
+
+    def _is_clearly_ahead(self, one: Candidate, choice: Candidate) -> bool:
+        if self.goal == "faster":
+            return one.figures.time_ratio.high < choice.figures.time_ratio.low
+        return _size(one) < _size(choice) * (1 - SAME_BYTES)
 
     def why_none(self) -> str:
         """Return why no file is taken."""

@@ -184,8 +184,8 @@ def too_few(images: int, promise: Promise) -> str:
     if best <= promise.most:
         return ""
     return (
-        f"To lose {promise.text}, takes {needed_text(promise)}. The {plural(images, 'unseen image')} of this run can "
-        f"promise at most {100 * math.ceil(1000 * best) / 1000:.1f} points, of the first file tried if it loses none."
+        f"To lose {promise.text}, takes {needed_text(promise)}. On the {plural(images, 'unseen image')} of this run "
+        f"even a file that loses none is only shown to lose at most {100 * math.ceil(1000 * best) / 1000:.1f} points."
     )
 
 

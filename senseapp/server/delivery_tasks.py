@@ -185,10 +185,16 @@ class RecommendationTask(EvaluatorTask[Recommendation]):
         return self.keep_scheduled(found, evaluator, context), found
 
     def keep_original(self, evaluator: ScheduleEvaluator, context: TaskContext) -> None:
-        """Make and keep the file of the original weights in int8, which pays on most machines and takes seconds."""
-        allowed = METRICS[evaluator.result.judged_by].tolerable if self.allowed_drop is None else self.allowed_drop
-        task = original_in_int8(self.run_id, allowed, self.promise, evaluator.result.spec.target)
-        if task.outcome(context.folder) is None:
+        """Make and keep the file of the original weights in int8, which pays on most machines and takes seconds.
+
+        The usual one also serves a stricter loss that it does not exceed.
+        """
+        usual, target = METRICS[evaluator.result.judged_by].tolerable, evaluator.result.spec.target
+        allowed = usual if self.allowed_drop is None else self.allowed_drop
+        known = original_in_int8(self.run_id, usual, target=target).outcome(context.folder)
+        serves = known is not None and all(one.loss.delta <= allowed < usual for one in known.candidates)
+        task = original_in_int8(self.run_id, allowed, self.promise, target)
+        if task.outcome(context.folder) is None and not (serves and self.promise is None):
             context.folder.save(task.key, task.make(evaluator, context))
 
     def keep_scheduled(self, found: Recommended, evaluator: ScheduleEvaluator, context: TaskContext) -> Recommendation:

@@ -185,6 +185,7 @@ class Workload:
 
 
 _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
+_OF_OTHERS = 0.5  # power of a correction that runs of other kinds gave: part of it is theirs, part the machine's
 _CORRECTION_RANGE = (1 / 50, 50.0)  # of one finished run: a paused machine must not spoil later predictions
 
 
@@ -317,7 +318,7 @@ class RuntimePredictor:
             self._write()
 
     def _correction(self, kind: str, title: str) -> float:
-        return self._corrections.get(f"{kind}|{title}", self._corrections.get(title, 1.0))
+        return self._corrections.get(f"{kind}|{title}", math.pow(self._corrections.get(title, 1.0), _OF_OTHERS))
 
     def speed(self) -> MachineSpeed:
         """Return the speed of this machine, which the first call measures."""

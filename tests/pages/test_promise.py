@@ -44,7 +44,7 @@ def test_a_file_stands_with_its_bound_and_a_promise_offers_those_that_keep_it(ap
     assert not app.exception
     bound = f"at most {math.ceil(1000 * verdicts([mild, strong], PROMISE)[mild.file].bound) / 10} points"
     assert f"right, 100 before ({bound} lost, with 95 % certainty; 500 unseen images)" in texts(app)
-    assert "The bound counts that 2 files were tried." in texts(app)
+    assert "The bound counts all 2 files and variants tested on these images." in texts(app)
     assert strong.interval_text not in texts(app)
     assert "It is the smallest file that runs and is shown to lose at most 1 point, with 95 % certainty." in texts(app)
     assert not warnings(app)
@@ -76,7 +76,7 @@ def test_too_few_images_are_said_before_a_search(app: AppTest, finished_run, bac
     keep(backend, finished_run, KEY, a_file(0, 120))
     open_page(app, RESULTS, run=finished_run, promised="yes")
     assert not app.exception
-    assert "takes at least 315 unseen images. The 120 unseen images of this run can promise" in warnings(app)
+    assert "takes at least 315 unseen images. On the 120 unseen images of this run even a file" in warnings(app)
     assert "What can be promised" not in texts(app)  # the warning says it
     assert not [each for each in app.button if each.key == f"recommendation.start.{finished_run}"]
 

@@ -150,8 +150,8 @@ class Checked:
         axis = {"smaller": size, "faster": time, "stronger": left}[better]
         ahead = [one for one in self.peers(what) if axis(one) < axis(self.choice)]
         if better == "faster":
-            ahead = [one for one in ahead if one.figures.time_ratio.high < self.choice.figures.time_ratio.low]
-        return ahead
+            return [one for one in ahead if one.figures.time_ratio.high < self.choice.figures.time_ratio.low]
+        return ahead if better == "stronger" else [one for one in ahead if size(one) < 0.95 * size(self.choice)]
 
 
 _L = r"(?:was measured to lose at most (?P<most>\S+ points?)|"
@@ -181,17 +181,17 @@ def _second(it: Checked, found: re.Match[str]) -> bool:
     return gain and not any(map(reached, it.within))
 
 
-_BETTER = r"Every (?P<better>smaller|faster|stronger) "
+_BETTER = r"Every (?:clearly )?(?P<better>smaller|faster|stronger) "
 CLAIMS: dict[str, Callable[[Checked, re.Match[str]], bool]] = {
     rf"It is the (?P<best>smallest|fastest|strongest) {_WHAT}\.": _best,
-    rf"No {_WHAT} is clearly faster\.": lambda it, found: not it.ahead("faster", found["what"]),
+    rf"No {_WHAT} is clearly (?P<axis>smaller|faster)\.": lambda it, found: not it.ahead(found["axis"], found["what"]),
     rf"{_BETTER}{_WHAT} loses more\.": lambda it, found: all(
         loss(one) > loss(it.choice) for one in it.ahead(found["better"], found["what"])
     ),
     rf"{_BETTER}{_WHAT} (?P<worse>takes longer|is larger) or loses more\.": _or_more,
     rf"{_BETTER}{_WHAT} has a clearly better one beside it\.": _all_dominated,
     rf"(?:No file that {_L} is clearly (?P<axis>smaller|faster); this one|It) "
-    r"(?P<gain>is faster|takes no longer and is smaller)\.": _second,
+    r"(?P<gain>is faster|takes about as long and is smaller)\.": _second,
     r"No file has been measured yet\.": lambda it, _: not it.found,
     r"No schedule has been tested yet\.": lambda it, _: all(one.schedule is None for one in it.found),
     rf"No tested schedule {_L}\.": lambda it, _: all(

@@ -298,12 +298,10 @@ def _confirmed(
 ) -> DataSpec | None:
     proposed = dict(proposal.pairs)
     key = f"analyze.data.classes.{model.title}.{data.path or data.name}"
-    title = f"{len(proposed):,} of {len(survey.label_counts):,} labels found in the model"
-    title += f", {proposal.words}" if proposal.words else ""
-    if proposal.num_orders > 1:
-        title += f"; the images choose between this and {plural(proposal.num_orders - 1, 'other order')}"
-    elif not (proposal.certain or proposal.unmatched):
-        title += "; the images choose between this and any other order"
+    found = "taken " if proposal.words.startswith("in ") else f"found in the model{', ' * bool(proposal.words)}"
+    title = f"{len(proposed):,} of {len(survey.label_counts):,} labels {found}{proposal.words}"
+    if proposal.num_orders > 1 or not (proposal.certain or proposal.unmatched):
+        title += "; the images show if they mean other classes"
     with st.expander(title, expanded=bool(proposal.unmatched)):
         chosen = _edit(survey, {**proposed, **known}, key=key)
     if not chosen:

@@ -140,5 +140,6 @@ def progress_bar(snapshot: JobSnapshot) -> None:
 def percent_done(snapshot: JobSnapshot) -> str:
     """Return how much of a job is done, never rounded up; with a decimal where a percent takes seconds."""
     left = snapshot.remaining_seconds or 0.0
-    digits = 1 if left > 300 * (1 - snapshot.fraction) else 0  # a percent takes three seconds at the present pace
+    # A percent takes three seconds at the present pace, or may take long, as a last step is longer than was predicted.
+    digits = 1 if left > 300 * (1 - snapshot.fraction) or snapshot.fraction > 0.9 else 0
     return fmt.percent(math.floor(snapshot.fraction * 10 ** (2 + digits)) / 10 ** (2 + digits), digits=digits)

@@ -33,8 +33,8 @@ STANDINGS: dict[Standing, str] = {
 """What a decision says of a file."""
 JUDGED_FOR: dict[Goal, str] = {
     "smaller": "Files are judged by size.",
-    "faster": "Files are judged by time; where none is clearly faster, by size, if they take no longer.",
-    "targets": "Schedules are judged: one is recommended, with the file that its answers were measured in.",
+    "faster": "Files are judged by time; where none is clearly faster, by size, if they take about as long.",
+    "targets": "A schedule is recommended, not a file: the file marked is the one that the schedule was tested in.",
     "look": "Files are judged by size, as only the layers were asked for.",
 }
 """What the files of a run are judged for, by its goal."""

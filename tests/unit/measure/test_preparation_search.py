@@ -39,13 +39,22 @@ class Shades(nn.Module):
         return -200 * (images.mean(dim=(2, 3))[:, None] - self.known).square().sum(dim=2)
 
 
+class Hues(Shades):
+    """Knows colours in any brightness; the brighter, the surer."""
+
+    def forward(self, images):
+        return 40 * images.mean(dim=(2, 3)) @ nn.functional.normalize(self.known).T * (images.shape[-1] == self.side)
+
+
 @pytest.fixture
 def trained(monkeypatch):
     """Have every checkpoint be a network that was trained in the way given."""
 
-    def use(*, architectures=("resnet10t",), knows=None, side=NATIVE, fresh_head=False, bgr=False, **values):
+    def use(
+        *, architectures=("resnet10t",), knows=None, side=NATIVE, fresh_head=False, bgr=False, kind=Shades, **values
+    ):
         def load(model):
-            module = Shades(side, bgr=bgr, **(values or OWN))
+            module = kind(side, bgr=bgr, **(values or OWN))
             if knows is not None and model.name != knows:
                 module = Shades(side=-1, **OWN)
             shape = (3, model.img_size or OWN_SIDE, model.img_size or OWN_SIDE)
@@ -97,6 +106,14 @@ def test_size_normalisation_and_channel_order_are_found_together(trained, pictur
     assert (found.data.mean or OWN["mean"], found.data.std or OWN["std"]) == (values["mean"], values["std"])
     assert choice.chosen.correct >= 45
     assert not choice.guess
+
+
+def test_of_ways_that_answer_alike_the_most_usual_is_taken(trained, pictures):
+    trained(kind=Hues, **NONE)
+    choice = choose_preparation(asked(pictures))
+    assert choice.chosen.title.startswith("24 × 24 px, values from 0 to 1")
+    surer = next(each for each in choice.trials if each.title == "24 × 24 px, values from 0 to 255")
+    assert (surer.correct, surer.score < choice.chosen.score) == (choice.chosen.correct, True)
 
 
 def test_what_was_tried_is_said_with_its_accuracy(trained, pictures):

@@ -47,15 +47,15 @@ CASES = {
     "nothing measured": ([], "smaller", 0.01, None, "No file has been measured yet."),
     "hardly smaller, twice as fast, as right": (
         *([SMALL, QUICK], "smaller", 0.01, QUICK),
-        "Every smaller file that runs and was measured to lose at most 1 point takes longer or loses more.",
+        "No file that runs and was measured to lose at most 1 point is clearly smaller.",
     ),
     "hardly smaller: one takes longer, one loses more": (
         *([SMALL, a_file(305, 0.63, 100), QUICK], "smaller", 0.3, QUICK),
-        "Every smaller file that runs and was measured to lose at most 30 points takes longer or loses more.",
+        "No file that runs and was measured to lose at most 30 points is clearly smaller.",
     ),
     "about as small and quicker, though not beyond noise": (
         *([a_file(300, 0.65), a_file(305, 0.6), UNSURE], "smaller", 0.01, a_file(305, 0.6)),
-        "Every smaller file that runs and was measured to lose at most 1 point takes longer or loses more.",
+        "No file that runs and was measured to lose at most 1 point is clearly smaller.",
     ),
     "packed weights beside a file that runs": (
         *([PACKED, SMALL], "smaller", 0.01, SMALL),
@@ -103,11 +103,13 @@ CASES = {
     ),
     "only smaller, as fast": (
         *([SMALL_AND_AS_FAST], "faster", 0.01, SMALL_AND_AS_FAST),
-        "No file that was measured to lose at most 1 point is clearly faster; this one takes no longer and is smaller.",
+        "No file that was measured to lose at most 1 point is clearly faster; this one takes about as long and is "
+        "smaller.",
     ),
     "as fast: the one that loses less": (
         *([a_file(298, 0.99, 1), a_file(300, 1.0), a_file(301, 1.01, 2)], "faster", 0.01, a_file(300, 1.0)),
-        "No file that was measured to lose at most 1 point is clearly faster; this one takes no longer and is smaller.",
+        "No file that was measured to lose at most 1 point is clearly faster; this one takes about as long and is "
+        "smaller.",
     ),
     "only smaller, slower": (
         *([SLOWER], "faster", 0.01, None),
@@ -142,7 +144,7 @@ def test_the_files_that_a_bound_counts_are_said_beside_it() -> None:
     alone, both = (decision(files, "smaller", 0.05, Promise(most=0.05)) for files in ([good], [harmful, good]))
     assert alone.choice == both.choice == good
     assert alone.bounds[good.file] < both.bounds[good.file]
-    assert both.evidence.endswith("The bound counts that 2 files were tried.")
+    assert both.evidence.endswith("The bound counts all 2 files and variants tested on these images.")
     assert "tried" not in alone.evidence + decision([harmful, good], "smaller", 0.05).evidence
 
 
