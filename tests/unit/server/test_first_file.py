@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from senseapp.metrics import METRICS
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.candidate import Delivery
 from senseapp.records.jobs import RunState
@@ -205,14 +206,18 @@ def test_what_follows_a_run_is_part_of_it_and_goes_on_after_a_cancel(tmp_path, m
 
 def test_the_file_that_follows_a_run_is_its_first_file(tmp_path, monkeypatch) -> None:
     """The layers of a detector have no score of boxes, by which its files are judged: it was made twice."""
-    backend, asked = a_backend(tmp_path, FakeEngine()), []
+    backend, asked, made = a_backend(tmp_path, FakeEngine()), [], []
     monkeypatch.setattr(backend.speeds, "follows", lambda *_: "file")
     monkeypatch.setattr(DeliverTask, "carry_out", lambda task, _context: asked.append(task.key))
-    monkeypatch.setattr(DeliverTask, "make", lambda task, *_: Delivery(candidates=()))
+    monkeypatch.setattr(DeliverTask, "make", lambda task, *_: made.append(task) or Delivery(candidates=kept))
     service = Service(backend)
     run_id = service.start(replace(SPEC, model=ModelSpec(library="demo", name="shapes_detector", task="detection")))
     assert backend.runner.run_next()
     evaluator, folder = SimpleNamespace(result=service.result(run_id)), backend.store.folder(run_id)
-    RecommendationTask(run_id=run_id).keep_original(evaluator, TaskContext(folder=folder, observer=Events()))
+    kept = (a_candidate("int8", lost=0.002),)
+    for allowed in (None, 0.004, 0.001):  # a file serves a stricter loss that it does not exceed
+        task = RecommendationTask(run_id=run_id, allowed_drop=allowed)
+        task.keep_original(evaluator, TaskContext(folder=folder, observer=Events()))
     assert folder.load(Delivery, asked[0]) is not None
+    assert [task.settings.most_changed for task in made] == [METRICS[evaluator.result.judged_by].tolerable, 0.001]
     backend.close()
