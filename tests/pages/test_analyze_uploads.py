@@ -158,6 +158,14 @@ def test_folders_that_mean_nothing_can_be_measured_without_labels(analyze: AppTe
     assert started(service).data.labels == "none"
 
 
+def test_pictures_in_one_folder_that_means_no_class_are_not_called_a_class(analyze: AppTest) -> None:
+    upload_images(analyze, "heap.zip", archive(class_files(("images",), each=4)))
+    said = texts(analyze)
+    assert "4 images" in said
+    assert "1 class" not in said
+    assert "All pictures are of one class" not in said
+
+
 def test_a_table_of_labels_can_be_chosen_among_several(analyze: AppTest, service: Service) -> None:
     table = b"file,label\na.png,3\nb.png,5\n"
     files = {"a.png": png(0), "b.png": png(1), "truth.csv": table, "other.csv": table}

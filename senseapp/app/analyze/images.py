@@ -269,11 +269,15 @@ def _with_labels(
     if survey.task not in ("", model.task) and model.library != "demo":
         model = replace(model, task=survey.task)
         show_notes(survey.notes[-1:])
-    _show_contents(survey, task_named(model.task))
+    task, names, proposal = task_named(model.task), [name for name, _ in survey.label_counts], survey.proposal
+    if survey.layout == "class folders" and len(names) == 1 and proposal is not None and proposal.unmatched:
+        # The engine takes one folder that means no class as unlabelled.
+        notes = tuple(each for each in survey.notes if each not in task.label_notes(names))
+        survey = replace(survey, proposal=None, label_counts=(), notes=notes)
+    _show_contents(survey, task)
     if survey.proposal is None and (survey.label_counts or survey.layout == "annotations"):  # they are what they say
         return model, data
-    is_heap = survey.layout == "class folders" and len(survey.label_counts) == 1  # one folder, which the engine
-    if survey.proposal is None or (is_heap and survey.proposal.unmatched):  # takes as unlabelled if it means no class
+    if survey.proposal is None:
         if not survey.tables:
             choice.empty()
         session().told = (*survey.notes, UNLABELLED)

@@ -179,8 +179,7 @@ def _of_timm(config: Mapping[str, Any]) -> ModelConfig:
     """Return timm's form, the older one included, which has all in one object."""
     name = config["architecture"].partition(".")[0]  # what follows names published weights
     if not timm.is_model(name):
-        known = timm.__version__
-        raise ValueError(f"timm {known} has no architecture named “{printable_text(name)[:80]}”")
+        raise ValueError(f"timm {timm.__version__} has no architecture named “{printable_text(name)[:80]}”")
     prepared = mapping(config.get("pretrained_cfg", config), "pretrained_cfg")
     arguments = mapping(config.get("model_args") or {}, "model_args")
     told = {"num_classes": config["num_classes"]} if "num_classes" in config else {}

@@ -226,8 +226,7 @@ class _NetworkSearch:
         while around:
             around = around.rstrip(".").rpartition(".")[0]
             around = f"{around}." if around else ""
-            names = self._prefixes.get(around, [])
-            others = [name for name in names if not name.startswith(prefix)]
+            others = [name for name in self._prefixes.get(around, []) if not name.startswith(prefix)]
             if any(is_layer(self._shape(name)) for name in others):
                 return others
         return []

@@ -80,8 +80,7 @@ def sample_inputs(graph: TorchGraph, batch: int, size: tuple[int, int]) -> dict[
 
 def tolerance_of(graph: TorchGraph, *, exact: float = _TOLERANCE) -> float:
     """Return the tolerance for ``graph``: ``exact`` unless the last bit of a sum can move a value by a whole step."""
-    rounds = any(node.op in _ROUNDING or "Quant" in node.op for node in graph.nodes)
-    return TOLERANCE_OF_ROUNDED if rounds else exact
+    return TOLERANCE_OF_ROUNDED if any(node.op in _ROUNDING or "Quant" in node.op for node in graph.nodes) else exact
 
 
 def _difference(mine: Tensor, theirs: Array) -> float:

@@ -219,8 +219,7 @@ class _Building:
         few, more = 2 * self.batch, 3 * self.batch
         if self.batch > 1 or batch_of(self.graph) is None:
             try:
-                counts = (few, more)
-                return self._built(self.graph, [(each, infer(self.graph, self._shapes(each))) for each in counts])
+                return self._built(self.graph, [(each, infer(self.graph, self._shapes(each))) for each in (few, more)])
             except (UnsupportedModel, InvalidCheckpoint):
                 if self.batch > 1:
                     raise
