@@ -146,7 +146,7 @@ def damage_channel(rows: pd.DataFrame, title: str, notable: float) -> alt.Y:
     greatest = math.floor(math.log10(top))
     ticks = [0.0, *(10.0**power for power in range(greatest - 3, greatest + 1))]
     scale = alt.Scale(type="symlog", constant=0.1 * notable, domain=[0, 1.05 * top], nice=False, clamp=True)
-    return alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(values=ticks, format="~g"))
+    return alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(values=ticks, format=".6~g"))
 
 
 def value_channel(title: str) -> alt.Y:
