@@ -77,12 +77,16 @@ class ChangedAnswers:
     @property
     def sentence(self) -> str:
         """How many change, and which classes pay for it beyond the others."""
-        worse = [each.name for each in self.classes if each.stands_out and each.drop > self.drop]
+        worse = [
+            f"Class {each.name}" if each.name.isdecimal() else each.name
+            for each in self.classes
+            if each.stands_out and each.drop > self.drop
+        ]
         pay = f" {first_names(worse)} {'loses' if len(worse) == 1 else 'lose'} more than the others." if worse else ""
-        is_alike = self.num_changed and len(self.classes) > 1 and not worse
-        none = " No class is sure to lose more than the others." if is_alike else ""
+        if self.num_changed and len(self.classes) > 1 and not worse:
+            pay = " No class is sure to lose more than the others."
         said = self.said or f"{self.num_changed} of {plural(self.num_images, 'answer')} change."
-        return f"{said}{pay or none}"
+        return f"{said}{pay}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,6 +165,8 @@ def test_a_class_of_too_few_images_has_no_figure() -> None:
     marked = changed(replace(a_class(0.02, 0.2, 0.4), stands_out=True), unclear)
     assert [row[4] for row in class_table(marked)[1]] == ["loses more", ""]
     assert "0.7 points on average" in class_note(clear)
+    numbered = changed(replace(a_class(0.02, 0.2, 0.4), stands_out=True, name="5"), unclear)
+    assert numbered.sentence == "2 of 269 answers change. Class 5 loses more than the others."
     alike = changed(unclear, unclear)
     assert alike.sentence == "2 of 269 answers change. No class is sure to lose more than the others."
     assert replace(alike, num_changed=0).sentence == "0 of 269 answers change."
