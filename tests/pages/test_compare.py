@@ -113,7 +113,7 @@ def test_all_files_are_judged_by_what_may_be_lost_in_the_first_run(app, backend:
     open_page(app, "pages/results.py", run=pair[0], tolerated="0.2")
     open_compare(app, *pair)
     assert texts(app).count("was measured to lose at most 0.2 points") == 2
-    assert "What a file may lose is for all runs what is set on Results of A." in texts(app)
+    assert "The tolerable loss set for run A holds for all of them here." in texts(app)
     makers = [each.key for each in app.button if each.label == "Make the original's file (.onnx)"]
     assert makers == [f"recommendation.original.{run_id}" for run_id in pair]  # both say to keep it
     assert in_url(app, "tolerated") == ["0.2"]

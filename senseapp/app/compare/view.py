@@ -90,7 +90,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
         parts.append(file_frames.candidates_frame(answer.compared(candidates), answer, run=name))
         originals.append(file_frames.original_row(answer.compared(candidates), run=name))
     if len(known) > 1:
-        st.caption(md("What a file may lose is for all runs what is set on Results of {}.", known[0][0]))
+        st.caption(md("The tolerable loss set for run {} holds for all of them here.", known[0][0]))
     rows = pd.concat(parts, ignore_index=True)
     figure(
         "Which file to take?",
