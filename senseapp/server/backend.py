@@ -36,7 +36,7 @@ from senseapp.server.tasks import EarlierRun, FinishedRunTask, OpenSession, RunT
 from senseapp.server.time_estimate import SEARCHES_PER_FILE, RuntimePredictor, kind_of, num_images
 from senseapp.server.worker import JobRunner
 from senseapp.store.run_folder import RunFolder
-from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
+from senseapp.store.run_store import INTERRUPTED_SENTENCES, RunStore
 
 _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
@@ -302,7 +302,9 @@ class Backend:
 
     def _keep_state(self, task: RunTask, snapshot: JobSnapshot) -> None:
         if isinstance(task, Measurement):
-            error = INTERRUPTED_SENTENCE if snapshot.state is RunState.INTERRUPTED else snapshot.error
+            error = (
+                INTERRUPTED_SENTENCES[snapshot.done > 0] if snapshot.state is RunState.INTERRUPTED else snapshot.error
+            )
             done, total = (snapshot.done, snapshot.total) if snapshot.total else (None, None)
             with suppress(NotFound):  # deleted before it ended
                 self.store.set_state(task.run_id, snapshot.state, error=error, done=done, total=total)

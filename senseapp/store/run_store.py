@@ -21,8 +21,9 @@ _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _LINK = re.compile(r"[0-9a-f]{40}")
 _TITLE_LIMIT = 200  # characters: a line on a page
 _MOST_TAGS, _TAG_LIMIT = 10, 30  # of a run, in one row of a table; characters of one
-INTERRUPTED_SENTENCE = (
-    "senseapp stopped before this run was finished. Everything measured so far is kept; press Resume to go on."
+INTERRUPTED_SENTENCES = (  # before and after the first measurement
+    "senseapp stopped before this run was finished. Press Resume to go on.",
+    "senseapp stopped before this run was finished. Everything measured so far is kept; press Resume to go on.",
 )
 
 
@@ -271,7 +272,7 @@ class RunStore:
             self.set_state(run_id, RunState.FAILED, error=str(error))
             return
         if result is None:
-            self.set_state(run_id, RunState.INTERRUPTED, error=INTERRUPTED_SENTENCE, done=done)
+            self.set_state(run_id, RunState.INTERRUPTED, error=INTERRUPTED_SENTENCES[done > 0], done=done)
         else:
             self.update(run_id, headline=result.summary)
             self.set_state(run_id, RunState.DONE, done=done)

@@ -14,7 +14,7 @@ from senseapp.records.candidate import Delivery
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.service import Service
-from senseapp.store.run_store import INTERRUPTED_SENTENCE
+from senseapp.store.run_store import INTERRUPTED_SENTENCES
 from tests.deployments import a_candidate, some_figures
 from tests.pages.conftest import open_layers, open_page, texts
 from tests.pages.records import NAMES
@@ -202,7 +202,7 @@ def test_a_first_file_that_loses_too_much_is_not_offered(app, service, backend, 
 
 def test_a_run_that_a_killed_server_left_says_that_it_is_kept_and_goes_on(app, service, backend) -> None:
     run_id = service.start(RunSpec())
-    backend.store.set_state(run_id, RunState.INTERRUPTED, error=INTERRUPTED_SENTENCE)
+    backend.store.set_state(run_id, RunState.INTERRUPTED, error=INTERRUPTED_SENTENCES[1])
     open_layers(app, run_id)
     assert "Everything measured so far is kept" in texts(app)
     app.button(key="run.resume").click().run()
