@@ -1,5 +1,6 @@
 """The page that checks any file against a reference: what is checked, its progress, the verdict and its reports."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -83,8 +84,7 @@ def check_form() -> None:
     own = candidate.own_images(images) if candidate is not None and images is not None else 0
     whose.caption(_WHOSE[(1 + candidate.held_out) if candidate is not None and own else 0])
     st.markdown(md("## Limits"))
-    task = task_named(reference.task if reference is not None else CLASSIFICATION.name)
-    max_drop, max_time = _limits(task)
+    max_drop, max_time = _limits(task_named(reference.task if reference is not None else CLASSIFICATION.name))
     spec = None
     if reference is not None and candidate is not None and images is not None:
         spec = CheckSpec(
@@ -146,6 +146,8 @@ def _candidate() -> _File | None:
     if path is None:
         return None
     model = _as_model(path, task=CLASSIFICATION.name)  # its task and its architecture are those of the reference
+    if path.suffix.lower() == ".onnx":
+        _refuse_damaged("candidate", lambda: backend.ask(("onnx", model), lambda own: own.inputs.examine_onnx(model)))
     for record in backend.service().runs():
         if made := backend.service().work.made_as(record.run_id, path):
             return _File(model, f"{record.title}: {made.made_of}", record, made.held_out)
@@ -165,14 +167,18 @@ def _reference() -> ModelSpec | None:
         checkpoint = choose_architecture(path, draft, purpose="reference")
         return None if checkpoint is None else with_task(checkpoint, draft.task, key=_TASK_KEY)
     reference = _as_model(path, task=choose_task(CLASSIFICATION.name, key=_TASK_KEY))
-    try:
-        if backend.card_of(reference) is None:
-            wait_for(lambda: backend.card_of(reference), "Reading the original.")
-    except InvalidCheckpoint as error:
-        refuse_upload("reference", str(error))
-    except SenseError:  # onnxruntime may run it all the same: said below the images
-        pass
+    _refuse_damaged("reference", partial(backend.card_of, reference))
     return reference
+
+
+def _refuse_damaged(purpose: UploadPurpose, read: Callable[[], object | None]) -> None:
+    """Remove an upload that ``read`` finds to be damaged; onnxruntime may run what else it raises an error for."""
+    with suppress(SenseError):
+        try:
+            if read() is None:
+                wait_for(read, "Reading the file.")
+        except InvalidCheckpoint as error:
+            refuse_upload(purpose, str(error))
 
 
 def _as_model(path: Path, *, task: str) -> ModelSpec:
@@ -349,7 +355,7 @@ def _report(report: CheckReport) -> None:
         "Size": " → ".join(fmt.bytes_size(each.file_bytes) for each in (report.reference, report.candidate)),
         **({"Time": report.time_ratio.times_text} if report.time_ratio is not None else {}),
         **({"A call": words.milliseconds(report.candidate.seconds)} if report.candidate.seconds is not None else {}),
-        "Images": f"{report.images} {'with' if report.labelled else 'without'} labels",
+        **({"Images": f"{report.images} {'with' if report.labelled else 'without'} labels"} if report.images else {}),
     }
     figures_row(figures, key="check_figures")
     if report.answers is not None:

@@ -117,8 +117,9 @@ def test_two_checkpoints_are_compared_as_the_architecture_that_a_person_confirms
     assert (spec.reference.title, spec.candidate.library) == ("timm/resnet10t", "auto")
 
 
-def test_a_damaged_checkpoint_is_refused_beside_its_uploader(page: AppTest) -> None:
-    page.file_uploader[0].upload("float.pth", b"no weights at all").run()
+@pytest.mark.parametrize(("side", "name"), [(0, "float.pth"), (1, "int8.onnx")])
+def test_a_damaged_file_is_refused_beside_its_uploader(page: AppTest, side: int, name: str) -> None:
+    page.file_uploader[side].upload(name, b"no weights at all").run()
     wait_for_card(page)
     assert page.error
     assert len(page.file_uploader) == 2
@@ -156,6 +157,15 @@ def test_a_candidate_that_holds_is_said_to(app: AppTest, service: Service, finis
     assert "can be compared" not in texts(app)  # the premise of a verdict is none
     assert "No tensor of 23 differs" in texts(app)
     assert "0 of 160 answers change." in texts(app)
+
+
+@pytest.mark.parametrize("finished", ["good"], indirect=True)
+def test_a_check_that_ran_on_no_image_counts_none(
+    app: AppTest, service: Service, finished: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = service.checks.record(finished)
+    monkeypatch.setattr(Checks, "record", lambda *_: replace(kept, report=replace(kept.report, images=0)))
+    assert "without labels" not in texts(open_page(app, PAGE, check=finished))
 
 
 @pytest.mark.parametrize("finished", ["bad"], indirect=True)
@@ -267,9 +277,10 @@ def unread(page: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch) -> 
             raise error
 
         monkeypatch.setattr(type(service.inputs), "model_card", refuse)
+        monkeypatch.setattr(type(service.inputs), "examine_onnx", refuse)
         page.file_uploader[0].upload("float.onnx", b"anything").run()
         deadline = time.monotonic() + 20
-        while "Reading the original." in texts(page):
+        while "Reading the file." in texts(page):
             assert time.monotonic() < deadline
             page.run()
         return page
