@@ -175,6 +175,6 @@ def _show(profile: ModelProfile, task: Task) -> None:
         "Input": "Channels × height × width.",
     }
     figures_row(figures, helps=helps, key="model_card")
-    show_notes(notes_shown(profile.notes))
+    show_notes(notes_shown(profile.notes, of_bits=session().draft.sensitivity.compression.description.sets_bits))
     if not profile.pretrained:
         st.caption(md(":material/warning: The weights are random: layer costs are right, sensitivities mean little."))

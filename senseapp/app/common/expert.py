@@ -47,9 +47,10 @@ def reading_shown(sentences: Iterable[str]) -> list[str]:
     return list(sentences) if expert() else [_OF_PIXELS.sub("", sentence) for sentence in sentences]
 
 
-def notes_shown(notes: Iterable[str]) -> list[str]:
-    """Return the notes on a file or a network without those on its repair, its export or its nodes, for experts."""
-    return [note for note in notes if expert() or not _FOR_EXPERTS.search(note)]
+def notes_shown(notes: Iterable[str], *, of_bits: bool = False) -> list[str]:
+    """Return the notes without those for experts: on repair, export or nodes; ``of_bits`` also on removed channels."""
+    everyday = (note for note in notes if not (_FOR_EXPERTS.search(note) or (of_bits and "removed channels" in note)))
+    return list(notes if expert() else everyday)
 
 
 def expert_switch() -> None:

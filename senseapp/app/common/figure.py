@@ -232,7 +232,7 @@ _ABOUT_FIGURES = md(
 
 def provenance(result: RunResult, *, about: str = "", pictures: Callable[[], None] | None = None) -> None:
     """Show the line, ``about`` the run on its tooltip, how it was read, with ``pictures``, and the notes on the run."""
-    notes = notes_shown(notes_of(result))
+    notes = notes_shown(notes_of(result), of_bits=result.compression.description.sets_bits)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(
             provenance_line(result),

@@ -96,6 +96,8 @@ def test_everyday_words_leave_out_what_only_experts_read(monkeypatch: pytest.Mon
             "Task: Classification.",
         ]
         assert notes_shown(notes) == everyday
+        of_zeros = "Zeros and removed channels go by the size of weights."
+        assert (notes_shown([of_zeros]), notes_shown([of_zeros], of_bits=True)) == ([of_zeros], [])
 
 
 def test_a_frame_with_a_scroll_bar_says_how_many_rows_it_shows() -> None:
