@@ -389,7 +389,7 @@ class _PreparationSearch:
             )
         if self._num_left_out:
             ways = plural(self._num_left_out, "more way")
-            yield f"{ways} to prepare the images were not tried: they would take too long."
+            yield f"Not tried, as it would take too long: {ways} to prepare the images."
 
 
 def _by_loss(judged: _Judged) -> float:

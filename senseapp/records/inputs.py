@@ -93,8 +93,15 @@ class PreparationChoice:
     @property
     def notes(self) -> tuple[str, ...]:
         """The verdict, the best of the trials, and the caveats, as text."""
-        # Trials in one note; the report has all of them.
-        best = first_names([f"{trial.title}: {trial.result}" for trial in self.trials], 5)
+        # Trials in one note; the report has all of them. They are chosen by loss, and said to be right so many times.
+        best = first_names(
+            [
+                f"{trial.title}: {trial.result}"
+                for trial in sorted(self.trials, key=lambda trial: -(trial.correct or 0) / trial.num_images)
+            ],
+            5,
+            between=" · ",
+        )
         tried = f"{self.subject} tried on these images, the best first: {best}." if len(self.trials) > 1 else ""
         return tuple(note for note in (self.verdict, tried, *self.caveats) if note)
 

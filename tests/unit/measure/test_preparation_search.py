@@ -1,5 +1,6 @@
 """The preprocessing that a network was trained with is found, on a network that takes no other."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -123,6 +124,13 @@ def test_what_was_tried_is_said_with_its_accuracy(trained, pictures):
     assert "of 50 right (" in choice.verdict
     assert "; the architecture's own: 5 of 50 right." in choice.verdict
     assert choice.trials[0] == choice.chosen
+    assert (
+        replace(choice, trials=choice.trials[::-1])
+        .notes[1]
+        .startswith(
+            f"Preprocessing tried on these images, the best first: {choice.chosen.title}: {choice.chosen.result} · "
+        )
+    )
     assert choice.spec.data.chosen_by == choice.notes
     assert dict(choice.spec.data.evidence) == {"preparation": "labels", "classes": "labels"}
     assert dict(choice.picked(choice.trials[1]).data.evidence)["preparation"] == "person"
@@ -232,3 +240,10 @@ def test_an_onnx_file_is_prepared_as_its_network_was_trained(pictures, tmp_path,
     assert any(trial.title == "mean and spread of ImageNet" for trial in choice.trials)
     assert choice.spec.model == spec.model
     assert choice.spec.data.std == (0.5,) * 3
+
+
+def test_ways_that_would_take_too_long_are_counted(trained, pictures, monkeypatch):
+    trained(**HALF)
+    monkeypatch.setattr(preparation_search, "macs_of", lambda _: preparation_search._MACS)
+    said = r"Not tried, as it would take too long: \d+ more ways to prepare the images\."
+    assert re.fullmatch(said, choose_preparation(asked(pictures)).notes[-1])
