@@ -149,8 +149,7 @@ def test_a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Pat
         results.keyboard.press("Escape")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
     assert "What does each layer lose" in (tmp_path / "chart.svg").read_text()
-    rows = list(csv.DictReader((tmp_path / "chart.csv").open()))
-    drops = {row["layer"]: float(row["drop"]) for row in rows}
+    drops = {row["layer"]: float(row["drop"]) for row in list(csv.DictReader((tmp_path / "chart.csv").open()))}
     assert max(drops, key=drops.__getitem__) == FRAGILE
 
 

@@ -122,8 +122,7 @@ def test_all_files_are_judged_by_what_may_be_lost_in_the_first_run(app, backend:
 @pytest.mark.parametrize("runs", [1, 2])
 def test_the_promise_of_results_holds_here_and_in_the_link(app, backend: Backend, pair: list[str], runs: int) -> None:
     for run_id in pair:
-        found = Delivery(candidates=(a_judged_candidate(4, 500, metric="top1"),))
-        backend.store.folder(run_id).save("first", found)
+        backend.store.folder(run_id).save("first", Delivery(candidates=(a_judged_candidate(4, 500, metric="top1"),)))
     open_page(app, "pages/results.py", run=pair[0])
     app.toggle(key=f"promised.{pair[0]}").set_value(True).run()
     open_compare(app, *pair[:runs])

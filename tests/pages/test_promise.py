@@ -92,8 +92,7 @@ def test_the_schedule_page_makes_a_file_for_a_promise(app: AppTest, task: Delive
 
 def test_the_schedule_page_offers_only_files_that_keep_it(app: AppTest, task: DeliverTask, backend: Backend) -> None:
     good = a_file(0, form="onnx", size=3000, schedule=task.schedule, tried=1)
-    bad = a_file(8, schedule=task.schedule, tried=1)
-    keep(backend, task.run_id, replace(task, promise=PROMISE).key, good, bad)
+    keep(backend, task.run_id, replace(task, promise=PROMISE).key, good, a_file(8, schedule=task.schedule, tried=1))
     open_page(app, SCHEDULE, run=task.run_id, promised="yes")
     assert not app.exception
     assert "It is not shown to lose at most 1 point, with 95 % certainty: 500 unseen images bound its loss by" in (

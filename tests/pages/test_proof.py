@@ -156,8 +156,7 @@ def test_a_proof_that_failed_says_why(app, finished_run, service, backend, shown
 
 
 def test_a_proof_that_a_killed_server_had_begun_says_so(app, finished_run, backend: Backend, shown_schedule) -> None:
-    verification = Verification(run_id=finished_run, schedule=shown_schedule)
-    backend.store.folder(finished_run).begin(verification.key)
+    backend.store.folder(finished_run).begin(Verification(run_id=finished_run, schedule=shown_schedule).key)
     open_page(app, PAGE, run=finished_run)
     assert app.error[0].value.startswith("senseapp stopped before this was finished.")
     assert app.button(key=f"schedule.verify.{finished_run}").label == "Try again"

@@ -149,8 +149,7 @@ def test_the_guide_has_ten_entries_with_pictures_of_their_own(app: AppTest) -> N
 
 
 def test_runs_are_found_by_words_of_what_is_shown(app: AppTest, service: Service, backend: Backend) -> None:
-    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3,)))
-    finish(service, backend, spec)
+    finish(service, backend, RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3,))))
     service.rename(finish(service, backend, RunSpec()), "Tuesday")
     open_page(app, PAGE)
     for text in ("PRUNING finished", "fewer channels"):
@@ -173,8 +172,7 @@ def test_the_disk_space_and_how_long_runs_are_kept_are_shown(app: AppTest, servi
 def test_a_shared_run_shows_its_results_and_offers_no_change(app, service, backend, finished_run, monkeypatch) -> None:
     link = service.share(finished_run, shared=True)
     service.introduce("Ann Example")
-    bob = type(service)(backend, "bob")
-    monkeypatch.setattr(ui_backend, "service", lambda: bob)
+    monkeypatch.setattr(ui_backend, "service", lambda: type(service)(backend, "bob"))
     open_page(app, "pages/results.py", run=link)
     assert "Shared by Ann Example; you can look, not change." in texts(app)
     assert "## Most fragile: layer2.0.conv1" in texts(app)
@@ -188,8 +186,7 @@ def test_a_shared_run_shows_its_results_and_offers_no_change(app, service, backe
 def test_somebody_with_the_link_may_watch_a_run_but_not_cancel_it(app, service, backend, monkeypatch) -> None:
     run_id = service.start(RunSpec())
     link = service.share(run_id, shared=True)
-    bob = type(service)(backend, "bob")
-    monkeypatch.setattr(ui_backend, "service", lambda: bob)
+    monkeypatch.setattr(ui_backend, "service", lambda: type(service)(backend, "bob"))
     open_page(app, "pages/results.py", run=link)
     assert "1st in the queue" in app.get("progress")[0].proto.text
     assert "Cancel" not in [button.label for button in app.button]

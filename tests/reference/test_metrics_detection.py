@@ -100,8 +100,7 @@ def coco_f1(detections: list[np.ndarray], targets: list[dict[str, Any]], thresho
     of_all = [each for each in coco_evaluated(sure, targets).evalImgs if each and each["aRng"] == [0, 1e10]]
     right = sum(int(((each["dtMatches"][0] > 0) & ~each["dtIgnore"][0]).sum()) for each in of_all)
     found = sum(int((~each["dtIgnore"][0]).sum()) for each in of_all)
-    there = sum(int((each["gtIgnore"] == 0).sum()) for each in of_all)
-    return 2 * right / max(1, found + there)
+    return 2 * right / max(1, found + sum(int((each["gtIgnore"] == 0).sum()) for each in of_all))
 
 
 @pytest.mark.parametrize("seed", first_of(range(6)))

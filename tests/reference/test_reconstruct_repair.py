@@ -175,8 +175,7 @@ class CalledTwice(nn.Module):
         self.pooled = nn.BatchNorm1d(4)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        inner = self.norm(self.first(images)).relu()
-        return self.pooled(self.instance(self.norm(self.second(inner))).mean((2, 3)))
+        return self.pooled(self.instance(self.norm(self.second(self.norm(self.first(images)).relu()))).mean((2, 3)))
 
 
 @pytest.mark.usefixtures("many_images")

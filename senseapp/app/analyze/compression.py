@@ -35,8 +35,7 @@ def choose_config(draft: CompressionConfig, compression: CompressionDescription)
             key, value = _option_key(compression.name, name), values[name]
             if option.switch:
                 on, off = option.choices
-                is_on = st.toggle(option.label, help=option.help, **filled(key, value == on))
-                values[name] = on if is_on else off
+                values[name] = on if st.toggle(option.label, help=option.help, **filled(key, value == on)) else off
             else:
                 values[name] = choose_one(option.label, option.choices, value, key=key, help_text=option.help)
     return compression.config(**values)

@@ -227,5 +227,4 @@ _LOOKS_PER_SECOND = 5.0  # of all pages together: each look takes time of the pr
 
 def seconds_to_next_look() -> float:
     """Return after how many seconds a page that watches a job should look again, so that all that are open may."""
-    shortest = 1.0  # of one page: people see no more of progress with more looks
-    return max(shortest, open_sessions() / _LOOKS_PER_SECOND)
+    return max(1.0, open_sessions() / _LOOKS_PER_SECOND)  # people see no more of progress with more than one a second

@@ -123,8 +123,7 @@ def values_table(view: RunView) -> None:
         st.caption(note)
     columns: dict[str, Any] = {"row": column.TextColumn("Layer", pinned=True, width=_NAME_WIDTH)}
     if note and view.result.profile.sizes_known:
-        about = "The level that was truly reached."
-        columns["reached_text"] = column.TextColumn("Reached", help=about, width=70)
+        columns["reached_text"] = column.TextColumn("Reached", help="The level that was truly reached.", width=70)
     columns |= {
         "change_text": column.TextColumn(
             metric.change_title if metric.divergence else "Drop",

@@ -109,8 +109,7 @@ def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.del
     run_guard.choose_goal(record)
     if not run_guard.can_search(record):
         return True
-    allowed = run_guard.choose_tolerance(run_id, metric)
-    run_guard.choose_promise(run_id, metric, allowed)
+    run_guard.choose_promise(run_id, metric, run_guard.choose_tolerance(run_id, metric))
     asked = run_guard.asked_of(record, metric)
     is_usual = math.isclose(asked.tolerance, METRICS[metric].tolerable)
     search = RecommendationTask(

@@ -162,8 +162,7 @@ def run_list(records: Sequence[RunRecord]) -> None:
     records = search_runs(records)
     order = choose("Order", (_NEWEST, _SAVED), _NEWEST, "runs", "order", label_visibility="collapsed")
     if order == _SAVED:  # those without a measured file come last
-        known = decisions(records)
-        left = {run_id: 1 - answer.saved for run_id, answer in known.items() if answer.saved is not None}
+        left = {run: 1 - answer.saved for run, answer in decisions(records).items() if answer.saved is not None}
         records = sorted(records, key=lambda record: left.get(record.run_id, math.inf))
     shown = records[: _PAGE * (1 + session().more_runs)]
     if not shown:

@@ -120,8 +120,7 @@ def small_histogram(histogram: QuantizationHistogram) -> alt.LayerChart:
     if histogram.spec.objective != "none":
         line = base.mark_line(interpolate="step-after", color=SECOND, strokeWidth=1.2, aria=False)
         layers.append(line.encode(y=alt.Y("sensitivity:Q", axis=None)))
-    chart = LayeredChart(layer=layers, height=110).resolve_scale(y="independent")
-    return cast(alt.LayerChart, chart)
+    return cast(alt.LayerChart, LayeredChart(layer=layers, height=110).resolve_scale(y="independent"))
 
 
 def wall_chart(histograms: Sequence[QuantizationHistogram]) -> alt.ConcatChart:

@@ -225,8 +225,7 @@ def _is_left_alone(entry: ScheduleEntry, result: RunResult) -> bool:
 
 def reasons_text(rows: pd.DataFrame) -> str:
     """Return why layers of :func:`schedule_frame` are left alone, in one line: ``Too fragile: conv1. …``."""
-    alone = rows[rows["amount_text"] == "left alone"]
-    reasons = alone.groupby("reason", sort=False)["row"]
+    reasons = rows[rows["amount_text"] == "left alone"].groupby("reason", sort=False)["row"]
     return " ".join(f"{str(reason).capitalize()}: {first_names(list(names), 3)}." for reason, names in reasons)
 
 

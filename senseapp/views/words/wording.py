@@ -212,8 +212,7 @@ def _model_title(spec: RunSpec) -> str:
         PHOTOGRAPHS_DEMO.model: "EfficientNet-Lite0",
         DETECTION_DEMO.model: "Detector of shapes",
     }
-    known = demos.get(spec.model, spec.model.title)
-    return Path(spec.model.checkpoint).name if spec.model.checkpoint else known
+    return Path(spec.model.checkpoint).name if spec.model.checkpoint else demos.get(spec.model, spec.model.title)
 
 
 def _done(settings: SensitivitySpec) -> str:

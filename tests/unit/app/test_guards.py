@@ -158,8 +158,7 @@ def test_a_cookie_from_before_the_logout_is_taken_out(tmp_path: Path, monkeypatc
     def cookies_seen(request: Request) -> PlainTextResponse:
         return PlainTextResponse(" ".join(sorted(request.cookies)))
 
-    app = Starlette(routes=[Route("/{path:path}", cookies_seen)], middleware=[Middleware(EndedLogins)])
-    client = TestClient(app)
+    client = TestClient(Starlette(routes=[Route("/{path:path}", cookies_seen)], middleware=[Middleware(EndedLogins)]))
     cookie = {"cookie": "_streamlit_user=sann; _streamlit_user_1=more; _streamlit_user_tokens=t; _streamlit_xsrf=x"}
     everything = "_streamlit_user _streamlit_user_1 _streamlit_user_tokens _streamlit_xsrf"
 

@@ -63,8 +63,7 @@ def test_repair_is_measured_and_written(files, capsys):
     assert report["uniform_repaired"] is not None
     assert report["delivered"] == "repaired"
     assert "calibration images, each half with a fit to the other half" in report["reason"]
-    plain = build_demo_network()
-    plain.load_state_dict(torch.load(files / "repaired.pth", weights_only=True), strict=True)
+    build_demo_network().load_state_dict(torch.load(files / "repaired.pth", weights_only=True), strict=True)
 
 
 def test_weights_that_do_not_keep_a_promise_are_not_written(files, capsys):

@@ -98,8 +98,7 @@ class _SelfAttention(nn.Module):
 def test_attention_inputs_are_rounded_once_and_out_proj_is_not_applicable():
     torch.manual_seed(0)
     model, tokens = _SelfAttention().eval(), torch.randn(2, 5, 8)
-    config = QuantizationConfig(activations=True, observer="minmax")
-    compressor = compressor_of(model, config, calibration=[tokens])
+    compressor = compressor_of(model, QuantizationConfig(activations=True, observer="minmax"), calibration=[tokens])
     assert [target.layer for target in compressor.targets] == ["attn"]
     assert "weights only" in compressor.not_applicable["attn.out_proj"]
     low, high = float(tokens.min()), float(tokens.max())

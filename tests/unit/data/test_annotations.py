@@ -178,8 +178,7 @@ MASK = scene(1).mask
 def test_ways_to_store_class_numbers(folder: Callable[[Files], DataSpec], file: bytes) -> None:
     assert MASK.max() == 2
     one_bit = encoded(Image.fromarray(scene(0).mask > 0))
-    files = toy_rectangles.picture_files(2) | {"masks/000.png": one_bit, "masks/001.png": file}
-    images = load(folder(files))
+    images = load(folder(toy_rectangles.picture_files(2) | {"masks/000.png": one_bit, "masks/001.png": file}))
     assert np.array_equal(images.labels[0], scene(0).mask > 0)
     assert np.array_equal(images.labels[1], MASK)
 

@@ -92,8 +92,7 @@ def test_empty_classes_are_told_and_keep_their_place():
     ],
 )
 def test_of_splits_one_that_was_not_trained_on_is_taken(folders, chosen):
-    files = [f"data/{folder}/{label}/1.png" for folder in folders for label in "ab"]
-    found = arrange(ListedFiles(*files))
+    found = arrange(ListedFiles(*[f"data/{folder}/{label}/1.png" for folder in folders for label in "ab"]))
     assert pairs(found) == [(f"data/{chosen}/a/1.png", "a"), (f"data/{chosen}/b/1.png", "b")]
     others = ", ".join(sorted(set(folders) - {chosen}))
     assert found.notes == (f"Taken from the folder {chosen}; not used: {others}.",)

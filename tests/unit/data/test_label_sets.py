@@ -67,8 +67,7 @@ def test_forms_of_several_labels_are_read(form: str) -> None:
 
 
 def test_lines_that_name_a_picture_again_add_to_its_labels() -> None:
-    rows = [f"{file},{name}" for file, true in TRUE.items() for name in true]
-    found = truths_of("\n".join(["file,label", *rows]))
+    found = truths_of("\n".join(["file,label", *[f"{file},{name}" for file, true in TRUE.items() for name in true]]))
     assert {file: set(true) for file, true in found.items()} == {file: set(true) for file, true in TRUE.items() if true}
 
 

@@ -84,8 +84,7 @@ def test_only_drawn_pictures_are_decoded(load, monkeypatch):
 
 
 def test_broken_pictures_are_left_out_and_told(load):
-    files = class_files() | {"0/zz.png": b"", "1/zz.png": png()[:90], "2/zz.jpg": b"text"}
-    images = load(files)
+    images = load(class_files() | {"0/zz.png": b"", "1/zz.png": png()[:90], "2/zz.jpg": b"text"})
     assert len(images) == 12
     assert images.notes == (
         "3 files that cannot be used left out: 0/zz.png (empty file), 1/zz.png (damaged), 2/zz.jpg (not a picture).",

@@ -33,8 +33,7 @@ def exported():
 
 def test_nodes_of_the_shipped_graph_carry_the_values(exported):
     _, overlay, graph = exported
-    program = torch.export.load(io.BytesIO(graph))
-    nodes = {node.name: node for node in program.graph.nodes}
+    nodes = {node.name: node for node in torch.export.load(io.BytesIO(graph)).graph.nodes}
     assert set(overlay["results"]) <= set(nodes)
     by_value = {item["value"]: str(nodes[name].target) for name, item in overlay["results"].items()}
     assert sorted(by_value) == sorted(VALUES.values())

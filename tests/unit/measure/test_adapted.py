@@ -95,8 +95,7 @@ def test_inputs_are_rounded_beside_adapted_weights():
     spec = SensitivitySpec(compression=QuantizationConfig(activations=True), levels=(3.0,), adapted=True)
     network, images = small_network(), images_for(16).batch(0, 16)
     compressor = adapted_compressor(spec, network, [images])
-    target = next(target for target in compressor.targets if target.layer == "head")
-    prepared = compressor.prepare(target, 3.0)
+    prepared = compressor.prepare(next(target for target in compressor.targets if target.layer == "head"), 3.0)
     before = network.head.weight.clone()
     with torch.no_grad(), prepared.active():
         both, weight = network(images.clone()), network.head.weight.clone()

@@ -120,8 +120,7 @@ def test_layers_are_measured_as_by_a_plain_loop(name: str) -> None:
     with torch.inference_mode():
         before = DETECTION.predictions(network(images))
     layers = [each for each, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)]
-    layers = [each for each in layers if "mask_" not in each and "keypoint_" not in each]
-    chosen = sampled(layers, 4)
+    chosen = sampled([each for each in layers if "mask_" not in each and "keypoint_" not in each], 4)
     spec = SensitivitySpec(levels=(SPARSITY,), num_samples=2, batch_size=2, device="cpu", layers=chosen)
     sweep = Sweep.open(network, TensorImages(images), spec, task=DETECTION)
     found = {item.layer: item for item in sweep.measure()}

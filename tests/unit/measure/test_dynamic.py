@@ -75,8 +75,7 @@ def test_every_layer_is_measured_as_by_whole_passes(name: str, kind: str, order:
 
 def _loss(model: nn.Module, data: Tensor, size: int) -> float:
     labels = torch.arange(len(data)) % NUM_CLASSES
-    scores = [model(batch.clone()).detach() for batch in data.split(size)]
-    return float(F.cross_entropy(torch.cat(scores), labels))
+    return float(F.cross_entropy(torch.cat([model(batch.clone()).detach() for batch in data.split(size)]), labels))
 
 
 def _analyzed(model: nn.Module, data: Tensor, kind: str, size: int, *, plain: bool) -> SensitivityResult:

@@ -89,8 +89,7 @@ def test_the_first_images_give_estimates_before_the_others() -> None:
     model, images = Linear(), _images()
     estimates = list(quick_scan(_sweep(model, micro_batch=4), told.extend))
     assert _by_key(estimates) == _by_key(list(quick_scan(_sweep(model, micro_batch=4))))
-    first = TensorImages(images.images[:8], images.labels[:8])
-    measured = _by_key(list(_sweep(model, images=first).measure()))
+    measured = _by_key(list(_sweep(model, images=TensorImages(images.images[:8], images.labels[:8])).measure()))
     assert _by_key(told) == pytest.approx(measured, rel=2e-3, abs=1e-6)
     assert {change.num_samples for item in told for change in item.changes} == {8}
     assert all(item.estimated for item in told)

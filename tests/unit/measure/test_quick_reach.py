@@ -56,8 +56,7 @@ def test_boxes_in_no_order_are_of_one_map_and_rows_of_two_kinds_of_two() -> None
 
 
 def opened(spec: SensitivitySpec, images: torch.Tensor) -> Sweep:
-    module = opened_detector(shapes_detector.trained())
-    return Sweep.open(module, TensorImages(images), spec, task=TASKS["detection"])
+    return Sweep.open(opened_detector(shapes_detector.trained()), TensorImages(images), spec, task=TASKS["detection"])
 
 
 def test_the_reach_of_a_layer_are_the_boxes_that_move_when_its_weights_are_other_ones() -> None:

@@ -80,8 +80,7 @@ def test_no_position_holds_more_than_is_foreseen(name: str) -> None:
 
 
 def _placeholders() -> list[torch.Tensor]:
-    walk = _walk(chain(), torch.randn(BATCH, 3, 8, 8))
-    prefix = [prefix for _, _, prefix in walk][-1]
+    prefix = [prefix for _, _, prefix in _walk(chain(), torch.randn(BATCH, 3, 8, 8))][-1]
     return [tensor for output in prefix._outputs.values() for tensor in tensors_in(output) if _is_gone(tensor)]
 
 

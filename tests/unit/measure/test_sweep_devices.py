@@ -73,8 +73,7 @@ def test_a_layer_that_never_fits_fails_alone_and_the_others_keep_their_batches()
                 scarce.most_images = 100
 
     sweep.compressor.compress = hungry  # type: ignore[method-assign]
-    found = list(sweep.measure())
-    failed = [item for item in found if item.status is Status.FAILED]
+    failed = [item for item in list(sweep.measure()) if item.status is Status.FAILED]
     assert {item.layer for item in failed} == {"blocks.0.conv1"}
     assert "not enough memory: CUDA out of memory" in failed[0].reason
     assert sweep.context.layout.micro_batch == 8

@@ -47,8 +47,7 @@ def assert_same(checkpoint, weights, prefix=""):
 
 @pytest.mark.parametrize(("suffix", "zipped"), [(".pth", True), (".bin", True), (".ckpt", False), (".tar", False)])
 def test_a_plain_state_dict_is_read_in_both_of_torchs_forms(weights, tmp_path, suffix, zipped):
-    path = save(weights, tmp_path / f"net{suffix}", _use_new_zipfile_serialization=zipped)
-    checkpoint = read_checkpoint(path)
+    checkpoint = read_checkpoint(save(weights, tmp_path / f"net{suffix}", _use_new_zipfile_serialization=zipped))
     assert_same(checkpoint, weights)
     assert checkpoint.notes == ()
 

@@ -151,8 +151,7 @@ def test_a_classifier_of_another_name_is_the_classifier_and_is_said(tmp_path, fo
 
 def test_a_classifier_of_two_layers_is_refused_with_its_cause(tmp_path):
     def deeper(weights):
-        width = weights["fc.weight"].shape[1]
-        first = {"fc.0.weight": torch.zeros(16, width), "fc.0.bias": torch.zeros(16)}
+        first = {"fc.0.weight": torch.zeros(16, weights["fc.weight"].shape[1]), "fc.0.bias": torch.zeros(16)}
         return headless(weights) | first | {"fc.2.weight": torch.zeros(4, 16), "fc.2.bias": torch.zeros(4)}
 
     auto, named = specs_of(save(build("timm", "test_resnet"), tmp_path / "a.pth", deeper))

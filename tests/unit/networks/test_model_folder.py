@@ -113,8 +113,7 @@ def test_the_folder_of_another_library_is_refused_with_the_lines_that_export_it(
     save_file({"vit.embeddings.cls_token": torch.ones(1, 1, 8)}, tmp_path / "net" / "model.safetensors")
     with pytest.raises(InvalidCheckpoint, match=r"another library \(ViTForImageClassification\).*torch\.onnx\.export"):
         load(tmp_path / "net")
-    module = timm.create_model("resnet10t", num_classes=2)
-    save_file(module.state_dict(), tmp_path / "net" / "model.safetensors")
+    save_file(timm.create_model("resnet10t", num_classes=2).state_dict(), tmp_path / "net" / "model.safetensors")
     loaded = load(tmp_path / "net")
     assert (loaded.title, loaded.class_names) == ("timm/resnet10t", ("ant", "bee"))
     assert any("written for ViTForImageClassification" in note for note in loaded.notes)

@@ -302,8 +302,7 @@ def test_the_bound_of_accuracy_counts_what_gets_better() -> None:
     after = [1] * 6 + [0] * 194
     alone = loss_bound(judged(labels, after, labels), "top1", 0.01)
     assert alone.upper == pytest.approx(float(beta.ppf(0.95, 7, 194)))
-    before = [0] * 194 + [1] * 6
-    both = loss_bound(judged(before, after, labels), "top1", 0.01)
+    both = loss_bound(judged(([0] * 194 + [1] * 6), after, labels), "top1", 0.01)
     assert both.delta == pytest.approx(0)
     assert both.delta < both.upper < alone.upper
     limit = loss_limit(alone)
@@ -344,8 +343,7 @@ def test_a_pair_of_classes_and_boxes_is_compared_by_both(tmp_path: Path) -> None
 
     def changed(name: str, amount: float) -> CheckReport:
         model = onnx.load(reference)
-        maker = next(node for node in model.graph.node if "boxes" in node.output)
-        maker.output[0] = "inner"
+        next(node for node in model.graph.node if "boxes" in node.output).output[0] = "inner"
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(amount), "amount"))
         model.graph.node.append(onnx.helper.make_node("Add", ["inner", "amount"], ["boxes"]))
         onnx.save(model, tmp_path / name)

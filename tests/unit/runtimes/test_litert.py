@@ -72,8 +72,7 @@ def content(runtime, network, images):
 
 
 def answers(runtime, content, images):
-    opened = runtime.open(content)
-    return torch.cat([opened.run(each[None]) for each in images])
+    return torch.cat([runtime.open(content).run(each[None]) for each in images])
 
 
 def relative_error(found, wanted):

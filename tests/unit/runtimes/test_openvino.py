@@ -132,8 +132,7 @@ def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instruct
     content = onnx_model(Loud().eval(), images[:1])
     quantizer = OPERATIONS.fitted_quantizer(content, Fitting(batches=[images], steps=OptionalSteps()))
     files = {"fitted": quantizer.write()}
-    quantizer = OPERATIONS.quantizer(content, [images])
-    files["not fitted"] = quantizer.write()
+    files["not fitted"] = OPERATIONS.quantizer(content, [images]).write()
     files["of others"] = default_int8(content, [images]).content
     torch.save((files, images), tmp_path / "files.pt")
     script = (
@@ -158,8 +157,7 @@ def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instruct
 
 def test_of_networks_with_attention_only_products_with_weights_are_in_int8() -> None:
     """On processors without VNNI sums of products of two activations saturate."""
-    size = ["N", 3, 4, 4]
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name in "xy"]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3, 4, 4]) for name in "xy"]
     weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], name="with weights"),

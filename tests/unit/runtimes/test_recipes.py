@@ -89,7 +89,6 @@ def test_nncf_takes_the_scope(made) -> None:
     path, _, recipes = made
     scope = nncf.IgnoredScope(**json.loads(recipes["nncf_ignored_scope.json"]))
     images = nncf.Dataset([{input_name(path): np.asarray(IMAGES[:1])}])
-    found = nncf.quantize(onnx.load(path), images, ignored_scope=scope)
-    in_int8 = int8_nodes(found.SerializeToString())
+    in_int8 = int8_nodes(nncf.quantize(onnx.load(path), images, ignored_scope=scope).SerializeToString())
     assert in_int8
     assert not set(in_int8) & set(scope.names)

@@ -145,8 +145,7 @@ def test_who_gets_one(tmp_path, goal, mode, seconds, expected) -> None:
     backend = Backend(
         tmp_path, workers=0, settings=ServerSettings(recommend_seconds=seconds), calibrate=fake_calibration
     )
-    spec = replace(SPEC, goal=goal, sensitivity=replace(SPEC.sensitivity, mode=mode))
-    Service(backend).start(spec)
+    Service(backend).start(replace(SPEC, goal=goal, sensitivity=replace(SPEC.sensitivity, mode=mode)))
     (task,) = backend.runner.unfinished()
     assert isinstance(task, Measurement)
     assert task.first_file_seconds == expected

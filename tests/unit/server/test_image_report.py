@@ -46,8 +46,7 @@ def test_where_nothing_decides_each_reading_is_drawn_on_the_same_pictures(export
     wrong = next(pictures for trial, pictures in report.asked if trial.spec.data.std != BYTES)
     assert [picture.drawn for picture in right] != [picture.drawn for picture in wrong]
 
-    spec = report.choice.picked(chosen_trial)
-    chosen = preview_images(spec, num_images=4)
+    chosen = preview_images(report.choice.picked(chosen_trial), num_images=4)
     assert chosen.choice is None
     assert "values from 0 to 255" in chosen.reading.facts["Images"]
     assert "chosen by a person" in chosen.reading.facts["Images"]

@@ -293,8 +293,7 @@ def test_only_uploads_are_ever_discarded(service, mine, tmp_path, monkeypatch):
 
 
 def test_the_upload_of_a_run_is_kept(service, tmp_path):
-    folder = uploads_folder(tmp_path / "home", service.owner)
-    path = write_zip(uploaded(folder, "a" * 32, 1), class_files())
+    path = write_zip(uploaded(uploads_folder(tmp_path / "home", service.owner), "a" * 32, 1), class_files())
     run_id = service.start(RunSpec(data=DataSpec(kind="archive", path=str(path))))
     service.inputs.discard_upload(path)
     assert path.exists()

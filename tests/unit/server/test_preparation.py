@@ -53,8 +53,7 @@ def learn_digits(network: torch.nn.Module) -> None:
 
 def opened(spec, earlier=None):
     told: list[str] = []
-    session = open_local_session(spec, data_roots=(), progress=told.append, earlier=earlier)
-    return session.result(()), told
+    return open_local_session(spec, data_roots=(), progress=told.append, earlier=earlier).result(()), told
 
 
 def test_the_result_says_what_was_chosen_and_a_resumed_run_keeps_it(spec, monkeypatch):
