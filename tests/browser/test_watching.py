@@ -89,7 +89,7 @@ def test_a_run_started_by_keyboard_is_found_again_and_told_of_and_cancel_keeps_w
     expect(page).to_have_url(address)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
-    expect(page.get_by_text("What was measured is kept")).to_be_visible()
+    expect(page.get_by_text("Resume goes on where it stopped")).to_be_visible()
     expect(page.get_by_text("What does each layer lose")).to_be_visible()
     wait_until(page, "window.shown.length === 1")
     assert page.evaluate("window.shown[0]").startswith("Digits · zeros: Cancelled")

@@ -89,8 +89,8 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec |
         images = replace(images, preparation="auto")
     if not is_at_hand(images):
         row = st.container(horizontal=True, vertical_alignment="center")
-        missing = ":material/cloud_download: Not on this machine yet: {} MB. Run downloads it first, or do so now."
-        row.caption(md(missing, IMAGE_SETS[images.name].megabytes))
+        size = IMAGE_SETS[images.name].megabytes
+        row.caption(md(":material/cloud_download: Not here yet: {} MB. Run downloads it first, or do so now.", size))
         wanted = {_wanted_key(images.name): True}
         row.button("Download now", key="analyze.data.set.download", on_click=st.session_state.update, args=(wanted,))
     elif images.path or images.name:

@@ -151,7 +151,7 @@ def _text(entries: Sequence[LogEntry]) -> str:
 def stopped(record: RunRecord) -> None:
     """Show why the run ended, with buttons to resume it or to change its settings."""
     failed = record.state is RunState.FAILED
-    ended = "This run failed." if failed else "You cancelled this run. What was measured is kept: Resume goes on."
+    ended = "This run failed." if failed else "You cancelled this run. Resume goes on where it stopped."
     message = record.error or ended
     (st.error if failed else st.warning)(message, icon=":material/error:" if failed else ":material/pause_circle:")
     if record.read_only:
