@@ -62,7 +62,7 @@ class JobControl:
         self.doing, self.detail = "Waiting for its turn", ""
         self.fraction = self.share = 0.0
         self._steps: tuple[PlannedStep, ...] = ()
-        self._index = 0
+        self._index, self._untimed = 0, ""
         self._begun = self._share_at = self._moved = clock()  # the step; when its share was reported; the bar
         self._finished: list[tuple[PlannedStep, float]] = []  # with the seconds that each took
         self._said = math.inf  # seconds left, when last asked
@@ -95,10 +95,11 @@ class JobControl:
         return self._said
 
     def seconds_of_steps(self) -> dict[str, float]:
-        """Return the seconds that each step of the plan took so far, by title."""
+        """Return the seconds that each step of the plan took so far, by title, without one that began before it."""
         found = dict[str, float]()
         for step, seconds in (*self._finished, (self.step, self._clock() - self._begun)):
             found[step.title] = found.get(step.title, 0.0) + seconds
+        found.pop(self._untimed, None)
         return found
 
     def move(self) -> float:
@@ -126,7 +127,11 @@ class JobControl:
     def plan(self, steps: Sequence[PlannedStep]) -> None:
         """Report the steps of the job with their predicted seconds, or better predictions of them."""
         with self._lock:
-            self.move()
+            now = self.move()
+            # Seconds before it, in which a process starts and a model loads, tell nothing of the pace.
+            if not self._steps and now - self._begun > 1:
+                self._begun = self._share_at = now
+                self._untimed = steps[0].title if steps else ""
             places = [place for place, each in enumerate(steps) if each.title == self.step.title]
             self._index = min(places, key=lambda place: abs(place - self._index), default=0)
             self._steps = tuple(steps)

@@ -162,8 +162,7 @@ def test_pictures_in_one_folder_that_means_no_class_are_not_called_a_class(analy
     upload_images(analyze, "heap.zip", archive(class_files(("images",), each=4)))
     said = texts(analyze)
     assert "4 images" in said
-    assert "1 class" not in said
-    assert "All pictures are of one class" not in said
+    assert not [each for each in ("1 class", "All pictures are of one class") if each in said]
 
 
 def test_a_table_of_labels_can_be_chosen_among_several(analyze: AppTest, service: Service) -> None:

@@ -121,6 +121,13 @@ def test_work_without_a_plan_moves_says_what_it_does_and_knows_no_time() -> None
     assert shown[1] < 0.05  # a plan for minutes may still come
 
 
+def test_time_before_the_plan_is_not_taken_for_its_pace() -> None:
+    job = Job()
+    job.told("", 20.0).plan(PLAN)
+    assert job.left() == pytest.approx(sum(step.seconds for step in PLAN))
+    assert "Read" not in job.told("Estimate", 21.0).seconds_of_steps()
+
+
 def test_a_better_plan_keeps_the_bar_where_it_is() -> None:
     job = Job(PLAN)
     before = job.told("Estimate", 2.0).fraction
