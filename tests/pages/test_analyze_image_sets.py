@@ -34,7 +34,7 @@ def test_run_may_be_pressed_before_anything_is_downloaded(analyze: AppTest, serv
     assert options[0] == "CIFAR-10 · animals and vehicles, 32 × 32 pixels · 10 classes · 10,000 images"
     assert "Not here yet: 170 MB" in texts(analyze)
     analyze.selectbox(key="analyze.data.set").set_value("mnist").run()
-    assert "Not on this machine yet: 12 MB" in texts(analyze)
+    assert "Not here yet: 12 MB" in texts(analyze)
     analyze.button(key="analyze.run").click().run()
     assert started(service).data == DataSpec(kind="torchvision", name="mnist")
 

@@ -121,7 +121,7 @@ def test_cancel_keeps_what_was_measured_and_resume_goes_on(app, service, gate) -
     gate.release(1)  # a run stops where it reports its next measurement
     wait_until(lambda: service.run(run_id).state is RunState.CANCELLED)
     app.run()
-    assert "What was measured is kept" in app.warning[0].value
+    assert "Resume goes on where it stopped" in app.warning[0].value
     found = service.result(run_id)
     assert found is not None
     assert len(found.measurements) >= 4

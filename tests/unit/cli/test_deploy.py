@@ -96,7 +96,7 @@ def test_bad_settings_are_one_sentence(options, out, message, folder, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--promise", "1"), "takes at least 315 unseen images. The 236 unseen images of this run can promise"),
+        (("--promise", "1"), "takes at least 315 unseen images. On the 236 unseen images of this run even a file"),
         (("--promise", "kl=1"), "kl has no largest value"),
         (("--promise", "few"), "--promise is a number of points"),
         (("--promise", "2@40"), "The certainty is from 0.75"),

@@ -138,7 +138,7 @@ def test_probabilities_and_one_map_are_read_as_scores() -> None:
 
 @pytest.mark.parametrize("most_bytes", [None, 200_000])
 def test_probabilities_are_kept_on_an_even_grid_in_bounded_memory(most_bytes: int | None) -> None:
-    rows, columns = grid_of(21, 130, 170, most_bytes)
+    rows, columns = grid_of((21, 130, 170), most_bytes)
     assert 0.9 * min(MOST_POSITIONS, (most_bytes or 10**9) // 84 - 263) <= len(rows) * len(columns) <= MOST_POSITIONS
     for places, length in ((rows, 130), (columns, 170)):
         gaps = np.diff(places)

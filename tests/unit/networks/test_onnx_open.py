@@ -243,7 +243,7 @@ def test_what_lies_behind_box_selection_is_cut_at_the_last_tensors_before_it() -
         ("p", "cut", (1, 2, 8, 8)),
     ]
     assert set(opened.outputs) == {"f", "p"}
-    assert "“nms” (NonMaxSuppression)" in opened.notes[0]
+    assert "“nms” (NonMaxSuppression)" in opened.notes[1]
     assert open_onnx(_detector(), outputs=["g", "f"]).outputs == ("g", "f")
 
 

@@ -136,7 +136,7 @@ def test_the_uniform_schedule_costs_as_much_and_does_more_damage(evaluator):
         evaluator.profile.macs,
         pytest.approx(evaluator.profile.macs - zero_macs, rel=0.001),
     )
-    assert any("norms" in note for note in result.notes)
+    assert any("normalisation layer" in note for note in result.notes)
     (off,) = (note for note in result.notes if "than predicted" in note)
     assert off.startswith("Before the repair, the layers lose ")
     assert off.endswith(f" What is delivered loses {loss_with_interval(of(result.repaired, 'kl'))}.")

@@ -146,7 +146,7 @@ def test_where_nothing_keeps_a_promise_the_record_says_so() -> None:
 def test_a_search_does_not_begin_with_too_few_held_out_images() -> None:
     made_up = MadeUpPromise(SparsityConfig, 0.7, 0.7)
     made_up.images = 200
-    with pytest.raises(InvalidSpec, match=r"takes at least 315 unseen images. The 200 unseen images"):
+    with pytest.raises(InvalidSpec, match=r"takes at least 315 unseen images. On the 200 unseen images"):
         made_up.recommended(Promise(most=ALLOWED))
     assert made_up.measured == []
 
