@@ -67,8 +67,7 @@ def _one_onnx_registry() -> None:
     """Let networks be written with the operators that were listed for the first: torch lists them anew, in .4 s."""
     exporter = sys.modules.get("torch.onnx._internal.exporter._registration")
     if exporter is not None and not hasattr(exporter.ONNXRegistry.from_torchlib, "cache_info"):
-        cached = functools.cache(exporter.ONNXRegistry.from_torchlib)
-        exporter.ONNXRegistry.from_torchlib = staticmethod(cached)
+        exporter.ONNXRegistry.from_torchlib = staticmethod(functools.cache(exporter.ONNXRegistry.from_torchlib))
     export = sys.modules.get("torch._export.utils")
     if hasattr(export, "_materialize_cpp_cia_ops") and not hasattr(export._materialize_cpp_cia_ops, "cache_info"):
         export._materialize_cpp_cia_ops = functools.cache(export._materialize_cpp_cia_ops)

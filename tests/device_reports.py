@@ -240,8 +240,7 @@ def onnxruntime() -> str:
 
 def trtexec() -> str:
     """A profile of TensorRT, whose layers are fused with what follows them."""
-    fused = {layer: f"{name} + /relu/Relu" for layer, name in ONNX_NAMES.items()}
-    layers = rows(fused, ONNX_KINDS, ONNX_POOL)
+    layers = rows({layer: f"{name} + /relu/Relu" for layer, name in ONNX_NAMES.items()}, ONNX_KINDS, ONNX_POOL)
     return json.dumps(
         [{"count": 100}, *({"name": name, "averageMs": 2 * ms, "medianMs": ms} for name, _, ms in layers)]
     )

@@ -300,8 +300,11 @@ def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:
     measured_before = {each.of for each in opened.candidates if each.name in opened.outputs}
     left = [name for name in others if name not in measured_before]
     if left and not spec.outputs:
-        names = ", ".join(f"“{name}”" for name in left[:_SHOWN])
+        yield (  # to everybody, so without names
+            f"Of several outputs of the file, {len(left)} {'is' if len(left) == 1 else 'are'} not measured. Choose "
+            f"another one to measure that (--onnx-output {left[0]})."
+        )
         yield (
-            f"Of several outputs {', '.join(f'“{name}”' for name in opened.outputs)} is measured, not {names}. Choose "
-            f"another output of the file to measure that (--onnx-output {left[0]})."
+            f"Of several outputs {', '.join(f'“{name}”' for name in opened.outputs)} is measured, not "
+            f"{', '.join(f'“{name}”' for name in left[:_SHOWN])}."
         )
