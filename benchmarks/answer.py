@@ -110,6 +110,7 @@ def visit(tab: Tab, url: str, demo: str, pictures: Path) -> Seen:
             note("first file")
         if had_bar and look["bar"] is None and (look["file"] or look["note"]):
             note("all files")
+            print(f"{demo}: promised {seen.promise} s", flush=True)
             return seen
         time.sleep(_LOOK_SECONDS)
     raise TimeoutError(f"{demo}: not finished in {PATIENCE_SECONDS:g} s")

@@ -31,10 +31,9 @@ def changes_json(changes: Iterable[MetricChange], *, values: bool = True) -> dic
 
 def figures_json(figures: RuntimeFigures) -> dict[str, Any]:
     """Return the changes, milliseconds, ratio of times and bytes of one file."""
-    milliseconds = {name: 1000 * value for name, value in asdict(figures.seconds).items()}
     return {
         "changes": changes_json(figures.changes),
-        "ms": milliseconds,
+        "ms": {name: 1000 * value for name, value in asdict(figures.seconds).items()},
         "time_ratio": asdict(figures.time_ratio),
         "file_bytes": figures.file_bytes,
         **({} if figures.score_threshold is None else {"score_threshold": figures.score_threshold}),

@@ -228,7 +228,7 @@ def _report(schedule: Schedule) -> None:
             continue
         compact = ", if zeros are stored sparse and weights at their bits" if kind == "bytes" else ""
         print(f"Average bits: {figure:.4g}" if kind == "bits" else f"{kind}: {100 * figure:.1f} % removed{compact}")
-    for note in schedule.notes:
+    for note in filter(None, (schedule.beyond_budget, *schedule.notes)):
         print(note)
 
 

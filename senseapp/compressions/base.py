@@ -279,11 +279,10 @@ def _owners(model: nn.Module) -> dict[int, tuple[str, ...]]:
 def _is_derived(module: nn.Module, attribute: str) -> bool:
     """Return whether the weight is recomputed before each forward pass, which would undo swapping it."""
     stem, _, part = attribute.rpartition("_")
-    stored_part = part in _STORED_PARTS and hasattr(module, stem)
     return (
         attribute not in dict(module.named_parameters(recurse=False, remove_duplicate=False))
         or isinstance(module, ParametrizationList)
-        or stored_part
+        or (part in _STORED_PARTS and hasattr(module, stem))
     )
 
 

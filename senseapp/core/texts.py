@@ -88,8 +88,7 @@ def three_digits(value: float) -> str:
     """Return ``value`` with three significant digits and no exponent: ``1.82``, ``44.7``, ``512``."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "–"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:.{decimals}f}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
 def bytes_size(number: float) -> str:

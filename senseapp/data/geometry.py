@@ -156,8 +156,7 @@ class EvalTransform:
     def geometry(self, size: Size, orientation: int = UPRIGHT) -> Geometry:
         """Return the geometry of a picture of this ``size``, whose rotation mark is ``orientation``."""
         turn = orientation if self.upright and orientation in TURNS else UPRIGHT
-        upright = size[::-1] if turn in _SWAPS_AXES else size
-        resized = self._resized(upright)
+        resized = self._resized(size[::-1] if turn in _SWAPS_AXES else size)
         output = self.width, self.height
         centred = _centred(resized[0], output[0]), _centred(resized[1], output[1])
         corner = (0, 0) if self.fit == "corner" else centred

@@ -137,9 +137,8 @@ class _Reading:
     def _rank(self, place: int) -> tuple[bool, ...]:
         """Return what speaks for a column of names: nearly unique, no index, no label by its name, and so on."""
         key, matched = column_key(self._rows[0][place]), self._matched[place]
-        named = sum(picture is not None for picture in matched.pictures)
         return (
-            matched.distinct >= _NEARLY_UNIQUE * named,
+            matched.distinct >= _NEARLY_UNIQUE * sum(picture is not None for picture in matched.pictures),
             not (key in _INDEX_WORDS and self._counts_rows(place)),
             key not in LABEL_WORDS,
             key in _FILE_WORDS,
@@ -173,8 +172,7 @@ class _Reading:
         first, others = self._rows[0], self._rows[1:]
         if not others or has_picture_suffix(first[place]) or "/" in first[place]:
             return False
-        keys = {column_key(cell) for cell in first}
-        if keys & (_FILE_WORDS | LABEL_WORDS):
+        if {column_key(cell) for cell in first} & (_FILE_WORDS | LABEL_WORDS):
             return True
         labels = [(cell, {row[each] for row in others}) for each, cell in enumerate(first) if each != place]
         return not any(cell in below for cell, below in labels)

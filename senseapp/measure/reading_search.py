@@ -69,13 +69,12 @@ def choose_reading(
     progress("Reading outputs and images")
     model = model or load_model(spec.model)
     task = task_named(spec.model.task)
-    side = max(model.preprocessing.input_shape[1:])
     search = _ReadingSearch(
         spec=spec,
         model=model,
         task=task,
         images=SomeImages(
-            most=_FEW_IMAGES if side > _LARGE_SIDE else _IMAGES,
+            most=_FEW_IMAGES if max(model.preprocessing.input_shape[1:]) > _LARGE_SIDE else _IMAGES,
             task=task,
             seed=spec.sensitivity.seed,
             data_roots=data_roots,

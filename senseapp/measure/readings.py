@@ -32,12 +32,11 @@ def reading_of(spec: RunSpec, model: LoadedModel, images: ImageSet | None = None
         "preparation": known.get("preparation", "person" if given else model.preparation_evidence),
         "classes": known.get("classes", "person" if data.class_map else "fit" if is_sure else "assumed"),
     }
-    classes = plural(model.num_classes, task.label_words[0], task.label_words[1])
     words = {
         "task": task.label,
         "layout": reader.words if reader is not None else task.output_title.lower(),
         "preparation": preparation_words(how),
-        "classes": f"{classes} of the model"
+        "classes": f"{plural(model.num_classes, task.label_words[0], task.label_words[1])} of the model"
         + (f"; labels: {class_map_words(data.class_map)}" if data.class_map else ""),
     }
     return Reading(

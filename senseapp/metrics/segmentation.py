@@ -61,8 +61,7 @@ def grid_of(shape: tuple[int, ...], most_bytes: int | None) -> tuple[list[int], 
     most = MOST_POSITIONS
     if most_bytes is not None:
         most = min(most, max(1, (most_bytes - height * width) // (4 * classes)))
-    share = min(1.0, math.sqrt(most / (height * width)))
-    rows = max(1, int(height * share))
+    rows = max(1, int(height * min(1.0, math.sqrt(most / (height * width)))))
     return _middles(height, rows), _middles(width, min(width, max(1, most // rows)))
 
 

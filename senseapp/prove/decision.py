@@ -104,7 +104,9 @@ class Decision:
         """What the figures of the headline were measured on; empty without a choice."""
         found = self.choice
         counted = (
-            f"The bound counts all {self.tried} files and variants tested on these images." if self.tried > 1 else ""
+            f"The bound allows for all {self.tried} ways tested on these images, also those not kept."
+            if self.tried > 1
+            else ""
         )
         if found is None:
             return ""

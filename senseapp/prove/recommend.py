@@ -59,9 +59,8 @@ class Trials:
 
     def measure(self, schedule: Schedule) -> float:
         """Measure a schedule, and return what it loses."""
-        applied = self.evaluator.apply(schedule)
         changes, repaired = measured_quickly(
-            self.evaluator, applied, self.metric, tolerable=self.tolerable, repair=self.repair
+            self.evaluator, self.evaluator.apply(schedule), self.metric, tolerable=self.tolerable, repair=self.repair
         )
         target = TriedTarget(figure=schedule.achieved[self.kind], changes=changes, repaired=repaired)
         change = target.change(self.metric)

@@ -14,7 +14,7 @@ from senseapp.records.promise import CONFIDENCE
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.tasks.reading import Reading
 
-FILES_ARE_OPEN = "Running the original"
+FILES_ARE_OPEN, CANDIDATE_RUNS = "Running the original", "Running the compressed file"
 """The step that begins once both files are open and can be compared."""
 BUSY = "The times were measured while the computer was busy."
 """Note on a check whose times other programs may have changed."""

@@ -43,6 +43,8 @@ class ResourceBudget:
             raise InvalidSpec(f"The target of a {self.kind} budget is {unit}, got {self.target}.")
 
 
+_CLEARLY_MORE = 0.02  # of what a budget removes
+
 Bounds = tuple[float | None, float | None]
 """The least and the greatest level of a layer; None means no bound."""
 
@@ -126,6 +128,15 @@ class Schedule:
         """Whether tensors become smaller, so that the weights fit another network."""
         kinds = {entry.compression for entry in self.entries} - {"none"}
         return any(get(kind).removes_channels for kind in kinds)
+
+    @property
+    def beyond_budget(self) -> str:
+        """That it removes clearly more than its budget asks, in a sentence; empty where it does not."""
+        if (budget := self.budget) is None or budget.kind == "bits" or self.method != "optimal":
+            return ""
+        removed = self.achieved.get(budget.kind, 0.0)
+        said = f"{100 * removed:.0f} % go, not {100 * budget.target:.0f} %: no schedule between harms less."
+        return said if removed > budget.target + _CLEARLY_MORE else ""
 
     def level_of(self, layer: str) -> float | None:
         """Return the level chosen for ``layer`` (also as a member of a group), or None if it is left alone."""

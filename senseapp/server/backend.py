@@ -215,7 +215,7 @@ class Backend:
         if isinstance(task, CheckTask):
             context = TaskContext(
                 folder=RunFolder(folder_of_checks(self.home, task.owner) / task.run_id),
-                observer=CheckObserver(control.phase),
+                observer=CheckObserver(control.phase, control.plan),
                 data_roots=self.readable_folders(task.owner),
             )
             self._carry_out(task, context, device="auto")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,12 @@ from typing import TYPE_CHECKING
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import NotFound, ReadingStopped, SenseError
 from senseapp.core.files import DAY_SECONDS, remove_temporaries, replace_file, storage_errors
-from senseapp.records.check import CheckReport, CheckSpec, file_name
+from senseapp.core.steps import SEPARATOR
+from senseapp.records.check import CANDIDATE_RUNS, FILES_ARE_OPEN, CheckReport, CheckSpec, file_name
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.records.spec import ModelSpec, RunSpec, without_folders
 from senseapp.server.access import Access
+from senseapp.server.job_progress import PlannedStep
 from senseapp.server.machine import load_engine
 from senseapp.server.process.requester import ANYBODY, Requester, model_limits
 from senseapp.server.settings import check_paths, owner_name
@@ -37,6 +40,8 @@ COMPILED = "compiled.onnx"
 _SPEC, _REPORT = "spec.json", "report.json"
 _NO_REPORT = "There is no report: senseapp stopped before this check was finished, or it failed. Check the files again."
 _CANCELLED = "This check was cancelled."
+_IMAGES_DONE = re.compile(rf"{FILES_ARE_OPEN}{re.escape(SEPARATOR)}(\d+) of (\d+) images")
+_TIMED_CALLS = 100  # of both files, about, to take times
 _ID = re.compile(r"[0-9a-f]{32}")
 _MOST_KEPT = 20  # of one user
 
@@ -98,15 +103,30 @@ class CheckTask(RunTask):
 
 
 class CheckObserver(RunObserver):
-    """Reports the steps of a check; stops one that lasts longer than :data:`MOST_SECONDS`."""
+    """Reports the steps, and a ``plan`` by the pace of the first images; stops a check after :data:`MOST_SECONDS`."""
 
-    def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._report, self._clock, self._begun = report, clock, clock()
+    def __init__(
+        self,
+        report: Callable[[str], None],
+        plan: Callable[[Sequence[PlannedStep], float], None] = lambda *_: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._report, self._plan, self._clock, self._begun = report, plan, clock, clock()
+        self._opened = math.inf  # when the first image ran; 0 once there is a plan
 
     def phase(self, sentence: str) -> None:
         """Report the step that begins."""
         self._report(sentence)
-        if self._clock() - self._begun > MOST_SECONDS:
+        now, counted = self._clock(), _IMAGES_DONE.fullmatch(sentence)
+        if counted and self._opened:
+            done, total = map(int, counted.groups())
+            if done:
+                passed = now - self._opened
+                counts = {FILES_ARE_OPEN: total, CANDIDATE_RUNS: total, "Timing both files in turns": _TIMED_CALLS}
+                steps = [PlannedStep(title=title, seconds=passed / done * count) for title, count in counts.items()]
+                self._plan(steps, passed)
+            self._opened = 0.0 if done else now
+        if now - self._begun > MOST_SECONDS:
             raise ReadingStopped(
                 f"This check took longer than {MOST_SECONDS / 60:.0f} minutes, so it was stopped. Take fewer images."
             )

@@ -220,9 +220,8 @@ class Work(Uploads):
         groups: Sequence[CoupledGroup] = (),
     ) -> Schedule:
         """Return :func:`~senseapp.solve.trade_off.schedule_for` of a run, computed in a killable process."""
-        folder = self._folder(run_id)
         request = WorkerRequest(
-            call=partial(solve_schedule, folder.path, budget, method, limits, gamma, tuple(groups)),
+            call=partial(solve_schedule, self._folder(run_id).path, budget, method, limits, gamma, tuple(groups)),
             subject="The schedule of this run",
             seconds=60.0,  # both are four times what the largest imported run takes
             memory_bytes=2e9,

@@ -124,13 +124,16 @@ class JobControl:
                 self._tell(sentence, now)
         self.check()
 
-    def plan(self, steps: Sequence[PlannedStep]) -> None:
-        """Report the steps of the job with their predicted seconds, or better predictions of them."""
+    def plan(self, steps: Sequence[PlannedStep], since: float = 0.0) -> None:
+        """Report the steps of the job with their predicted seconds, or better predictions of them.
+
+        The first step of a first plan began ``since`` seconds ago.
+        """
         with self._lock:
             now = self.move()
             # Seconds before it, in which a process starts and a model loads, tell nothing of the pace.
             if not self._steps and now - self._begun > 1:
-                self._begun = self._share_at = now
+                self._begun = self._share_at = now - since
                 self._untimed = steps[0].title if steps else ""
             places = [place for place, each in enumerate(steps) if each.title == self.step.title]
             self._index = min(places, key=lambda place: abs(place - self._index), default=0)

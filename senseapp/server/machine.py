@@ -3,6 +3,7 @@
 import gc
 import math
 import os
+import statistics
 import sys
 import threading
 import time
@@ -134,13 +135,13 @@ class MachineSpeed:
     seconds_per_call: float
 
 
-_TIMED_SECONDS = 0.1  # of each convolution
+_TIMED_SECONDS, _SPANS = 0.02, 7  # of each convolution, in spans with as much rest after each
 _THREADS_HELP = 0.7  # power of their number by which threads speed a convolution up
 
 
 @cache
 def time_convolutions() -> MachineSpeed:
-    """Time a large and a tiny convolution for about a quarter of a second, once in a process.
+    """Time a large and a tiny convolution for about half a second, once in a process.
 
     In one thread and in seconds of the processor, so that what else runs here does not count.
     """
@@ -164,12 +165,17 @@ def time_convolutions() -> MachineSpeed:
 
 
 def _processor_seconds(call: Callable[[], object]) -> float:
+    """Return the seconds of a call, by the median of several spans: for a moment all may take twice as long."""
     call()  # the first one sets up memory
-    calls, start, end = 0, time.thread_time(), time.perf_counter() + _TIMED_SECONDS
-    while time.perf_counter() < end or not calls:
-        call()
-        calls += 1
-    return max(time.thread_time() - start, 1e-7) / calls
+    found = list[float]()
+    for _ in range(_SPANS):
+        calls, start, end = 0, time.thread_time(), time.perf_counter() + _TIMED_SECONDS
+        while time.perf_counter() < end or not calls:
+            call()
+            calls += 1
+        found.append(max(time.thread_time() - start, 1e-7) / calls)
+        time.sleep(_TIMED_SECONDS)
+    return statistics.median(found)
 
 
 _LOAD_SECONDS = 10.0  # for which a look holds
@@ -221,9 +227,10 @@ class LoadWatch:
     def _look(self) -> None:
         began, before = time.perf_counter(), _own_seconds()
         share = share_left(num_processors())
-        if share is not None:  # what this program's processes take, as they start or work, a run gets
+        if share is not None:
             own = max(0.0, _own_seconds() - before) / (num_processors() * (time.perf_counter() - began))
-            self._found.append(max(1.0, _KEPT_BUSY / (share + own)))
+            # What this program's processes take, as they start or work, a run gets, unless others wait for it too.
+            self._found.append(max(1.0, _KEPT_BUSY / (share + own * (1 - share - own < share))))
         self._looked = time.monotonic()
 
 

@@ -193,8 +193,7 @@ def compare_checkpoint(model: ModelSpec) -> MatchReport:
     from senseapp.networks.loaded import skip_weight_init
     from senseapp.networks.sources.load import build_network
 
-    checkpoint = read_checkpoint(model.checkpoint)
-    proposal = propose(model, checkpoint)
+    proposal = propose(model, read_checkpoint(model.checkpoint))
     with skip_weight_init():
         module = build_network(proposal.spec, proposal.arguments).module
     return match_state_dict(module, proposal.tensors, fresh_head=proposal.fresh_head)

@@ -110,8 +110,7 @@ class Service(Access):
 
     def pack(self, run_id: str, stream: BinaryIO) -> None:
         """Write a finished run as one file, for :meth:`import_run` here or on another server."""
-        folder = self._folder(run_id)
-        write_run_file(folder, self.run(run_id).title, stream)
+        write_run_file(self._folder(run_id), self.run(run_id).title, stream)
 
     def import_run(self, path: Path) -> str:
         """Create a finished run from a file of :meth:`pack`, and return its id; the file is not trusted.

@@ -86,10 +86,9 @@ class JointDamage:
                     damages=np.array([point.damage for point in points]),
                     changes=np.stack([found[curve.layer, point.level][:num_images] for point in points]),
                 )
-        scale = result.compression.scale
         return cls(
             metric=METRICS[metric],
-            scale=scale,
+            scale=result.compression.scale,
             reference=reference[:num_images],
             layers=layers,
             num_outputs=result.profile.num_classes,

@@ -90,8 +90,7 @@ def _constrained(raw: _Choices, required: float) -> Positions:
         incumbent = _refilled(choices, incumbent, milder, required)
     reduced = choices.cost - price * choices.saving
     least, reach = choices.least(reduced), float(choices.cost[incumbent].sum())
-    bound = float(least.sum()) + price * required
-    gap = max(0.0, reach - bound)  # not negative after rounding
+    gap = max(0.0, reach - (float(least.sum()) + price * required))  # not negative after rounding
     tolerance = 0.0 if len(choices.cost) <= _EXACT else _GAP
     if gap <= tolerance * reach:
         return incumbent

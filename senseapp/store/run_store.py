@@ -132,8 +132,7 @@ class RunStore:
 
     def share(self, run_id: str, viewer: str, *, shared: bool) -> str:
         """Make the run readable with its link, and return it, or private; a revoked link never works again."""
-        record = self.owned(run_id, viewer)
-        if shared != record.shared:
+        if shared != self.owned(run_id, viewer).shared:
             self.update(run_id, link=secrets.token_hex(20) if shared else "")
         return self.record(run_id).link
 

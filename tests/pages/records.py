@@ -66,11 +66,10 @@ def a_reading(values: str = "values from 0 to 1", evidence: Evidence = "library"
 
 def change(metric: str, delta: float, half_width: float) -> MetricChange:
     baseline = {"loss": 0.08, "kl": 0.0, "agreement": 1.0, "sqnr": float("inf")}.get(metric, 0.98)
-    rises = metric in ("loss", "kl")
     return MetricChange(
         metric=metric,
         baseline=baseline,
-        value=baseline + delta if rises else (12.0 if metric == "sqnr" else baseline - delta),
+        value=baseline + delta if (metric in ("loss", "kl")) else (12.0 if metric == "sqnr" else baseline - delta),
         delta=delta,
         ci_low=max(0.0, delta - half_width) if metric == "kl" else delta - half_width,
         ci_high=delta + half_width,

@@ -278,9 +278,8 @@ def test_pictures_that_were_kept_are_shown_where_the_reading_is_unfolded(
 ) -> None:
     run_id = finish(service, backend, RunSpec())
     read = replace(result(RunSpec()), reading=a_reading())
-    png = picture().png
     kept = ChangedPicture(
-        name="a.png", png=png, label="cat", before="cat", after="dog", sure_before=0.9, sure_after=0.6
+        name="a.png", png=picture().png, label="cat", before="cat", after="dog", sure_before=0.9, sure_after=0.6
     )
     found = ChangedAnswers(subject="int8", num_changed=1, num_images=9, by_labels=True, drop=0.1, pictures=(kept,))
     monkeypatch.setattr(Service, "result", lambda _service, _run_id: read)

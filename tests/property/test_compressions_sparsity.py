@@ -65,10 +65,9 @@ def test_exactly_floor_of_level_times_units_are_zeroed_and_the_rest_is_untouched
 
 def _num_units(module: nn.Module, granularity: str) -> int:
     kernel = module.kernel_size
-    pairs = module.in_channels * module.out_channels // module.groups
     return {
         "weight": module.weight.numel(),
-        "kernel": pairs,
+        "kernel": (module.in_channels * module.out_channels // module.groups),
         "filter": module.out_channels,
         "channel": module.in_channels,
         "row": module.weight.numel() // kernel[-1],

@@ -207,7 +207,8 @@ def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpos
     if report.proposal is None:
         st.warning(report.verdict, icon=":material/help:")
     elif chosen == next(iter(options)):
-        st.caption(md(":material/help: {}" if alike[0].by_order else ":material/check_circle: {}", report.verdict))
+        is_sure = not alike[0].by_order and chosen != _LOOK_ALIKE
+        st.caption(md(":material/check_circle: {}" if is_sure else ":material/help: {}", report.verdict))
     elif item is not None and item.by_order:
         st.caption(
             md(

@@ -224,4 +224,4 @@ def start_run(spec: RunSpec) -> None:
         return
     session().draft = spec
     with errors_here():
-        go_to(backend.service().start(spec, title=run_title(spec)))
+        go_to(backend.service().start(spec, title=run_title(spec, [each.title for each in backend.service().runs()])))

@@ -288,9 +288,8 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
         with row.container(width=_ASKED, gap="xsmall"):
             st.markdown(md("**{}**", trial.title))
             st.caption(trial.result)
-            is_kept = trial == choice.chosen and not choice.guess
             st.button(
-                "Measure it like this all the same" if is_kept else "Use this",
+                "Measure it like this all the same" if (trial == choice.chosen and not choice.guess) else "Use this",
                 key=f"reading.use.{number}",
                 icon=":material/check:",
                 help=f"Reads the images and the outputs this way: {trial.title}.",

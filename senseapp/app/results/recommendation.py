@@ -164,12 +164,12 @@ def files_section(record: RunRecord, result: RunResult) -> None:
     answer = asked.decide(candidates)
     heads = {
         "name": "Content",
+        "standing": "Worth it",  # in sight on a phone
         "size": "Size",
         "time": "Time of a call",
         "answers": "Answers",
         "loss": files.loss_head(answer),
         "opened_by": "What for",
-        "standing": "Worth it",
     }
     st.markdown(markdown_table([*heads.values()], files.candidates_frame(candidates, answer)[[*heads]].to_numpy()))
     for line in dict.fromkeys([files.JUDGED_FOR[asked.goal], *map(_timed, candidates)]):

@@ -156,11 +156,10 @@ def _limits(run_id: str, result: RunResult) -> tuple[float, float]:
         return least / 100, most / 100
     untouched = int(scale.untouched)
     bits = [*range(int(min(scale.choices)), int(max(scale.choices)) + 1), untouched]
-    usual = (min(int(level) for level in result.levels), untouched)
     low, high = st.select_slider(
         "Fewest and most bits per layer",
         bits,
-        **bound(run_id, "limits", span(one_of(bits)), usual, key=key),
+        **bound(run_id, "limits", span(one_of(bits)), (min(int(level) for level in result.levels), untouched), key=key),
         help=f"{untouched} lets a layer stay as it is. The table below limits single layers.",
     )
     return float(low), float(high)

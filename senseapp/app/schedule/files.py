@@ -239,12 +239,11 @@ def _measured(record: Deployment, run_id: str) -> None:
         f"({record.machine}), all files in turns; on another processor they differ."
     )
     if record.in_float:
-        named = md(", ").join(map(code, record.in_float))
         st.markdown(
             md(
                 "**In float, where int8 was measured to do harm** ({}): {}",
                 fmt.plural(len(record.in_float), "part"),
-                named,
+                md(", ").join(map(code, record.in_float)),
             )
         )
     if whole := sum(each.seconds for each in record.operators):

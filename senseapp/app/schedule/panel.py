@@ -231,20 +231,18 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
     if len(losses) > 1 and not expert():  # the line of the proof says what was measured
         losses = {}
     figures_row(left | losses, helps=helps, key="schedule_figures")
-    if settings.times is not None:
-        show_notes(schedule.notes)
+    show_notes(schedule.notes if settings.times is not None else filter(None, [schedule.beyond_budget]))
 
 
 def _amounts(schedule: Schedule, result: RunResult, run_id: str) -> None:
     metric = metric_shown(schedule.metric, result)
     rows, question, title, largest = amount_bars(schedule, result, metric)
     level = result.compression.scale.text(opening_level(result, schedule.metric))
-    spared = rows.loc[rows["amount_text"] == "left alone", "row"]
     figure(
         question,
         schedule_bars(rows, title=title, largest=largest),
         alt_text=f"Amount per layer: {', '.join(rows['description'].head(5))} and so on; "
-        f"{fmt.plural(len(spared), 'layer')} left alone",
+        f"{fmt.plural(len(rows.loc[rows['amount_text'] == 'left alone', 'row']), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
         caveat=caveat_of(result),
         reading=f"Colour: what the layer loses alone at {level}. {reasons_text(rows)}".strip(),

@@ -52,10 +52,9 @@ class RunCosts:
 
     def block_seconds(self, first: int, stop: int, num_images: int) -> float:
         """Return the seconds of one task: targets ``first`` to before ``stop`` on ``num_images`` images."""
-        measurements = self.num_levels * (stop - first)
         return (
             self.task_seconds
-            + measurements * self.measurement_seconds
+            + self.num_levels * (stop - first) * self.measurement_seconds
             + num_images * self.seconds_per_image * self.passes(first, stop)
         )
 

@@ -85,10 +85,9 @@ def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
     measurer.context.images = images
     started = time.perf_counter()
     output = measurer.baseline([(0, len(images))])
-    seconds = time.perf_counter() - started
     return BaselinePart(
         output=output,
-        seconds=seconds,
+        seconds=time.perf_counter() - started,
         device=str(measurer.context.device),
         notes=tuple(measurer.notes),
         obstacle=measurer.context.replay_obstacle,

@@ -285,13 +285,14 @@ def _choose(spec: ModelSpec, network: StoredNetwork, checkpoint: Checkpoint) -> 
         return chosen, (f"{CONFIG_FILE} names {best.title}: every name and shape fits.",)
     but = " but for the name of the classifier" if best.head is not None else ""
     note = f"Recognised as {best.title}: every name and shape fits{but}."
+    if ties := [item.title for item in _ties(network)]:
+        note = f"Every name and shape fits {best.title}{but}."
     if best.order:
         note = BY_ORDER_NOTE.format(title=best.title)
-    if ties := [item.title for item in _ties(network)]:
-        same = "the same order and shapes" if best.order else "the same names and shapes"
+    if ties:
         note += (
-            f" {', '.join(ties[:3])}{' and others' * (len(ties) > 3)} {'has' if len(ties) == 1 else 'have'} {same}, "
-            "so check that the baseline is as good as you expect."
+            f" {', '.join(ties[:3])}{' and others' * (len(ties) > 3)} {'fits' if len(ties) == 1 else 'fit'} as well: "
+            "the images decide. Where none do, the first is taken, so check that the baseline is as good as you expect."
         )
     return chosen, (note,)
 

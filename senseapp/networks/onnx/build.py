@@ -84,8 +84,7 @@ class BuiltNetwork:
 
     def build(self) -> BuiltNetwork:
         """Add the modules and their calls to the network, and return this."""
-        layers = self._layers()
-        for node, call in reversed(self._calls(layers)):
+        for node, call in reversed(self._calls(self._layers())):
             if isinstance(call, Layer):
                 self._add_layer(node, call)
             else:

@@ -28,7 +28,15 @@ from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.check import BUSY, FILES_ARE_OPEN, CheckedLimit, CheckReport, CheckSpec, TensorDivergence
+from senseapp.records.check import (
+    BUSY,
+    CANDIDATE_RUNS,
+    FILES_ARE_OPEN,
+    CheckedLimit,
+    CheckReport,
+    CheckSpec,
+    TensorDivergence,
+)
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
 from senseapp.records.spec import without_folders
 from senseapp.runtimes.base import Runtime, runtime_named
@@ -179,7 +187,7 @@ class _Comparison:
                 "Choose an original that works, or images that it was made for."
             )
         judge.require_answers()
-        self.steps.progress("Running the compressed file")
+        self.steps.progress(CANDIDATE_RUNS)
         judged = judge.judged(self.candidate)
         return judged, num_not_finite(judged.outputs) if counts else 0
 

@@ -106,8 +106,7 @@ def undisturbed(averages: Sequence[float]) -> float:
     The first run, and those that took more than twice as long as the median run, are left out. An average is cut to
     whole microseconds, so a single run is known to as many microseconds as there were runs, and their mean to one.
     """
-    totals = np.arange(1, len(averages) + 1) * np.array(averages)
-    runs = np.diff(totals)
+    runs = np.diff(np.arange(1, len(averages) + 1) * np.array(averages))
     kept = runs <= 2 * np.median(runs) + 1e-6 * len(averages)  # microseconds, in which OpenVINO counts
     return max(0.0, float(runs[kept].mean()))
 

@@ -110,12 +110,9 @@ def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     return tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _DIGITS.split(name) if part)
 
 
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) < 10
-
-
 def _by_number(names: Sequence[str], first: int, num_classes: int) -> dict[str, int]:
-    numbers = {name: int(name) - first for name in names if _is_number(name)}
+    is_number = re.compile(r"[0-9]{1,9}").fullmatch
+    numbers = {name: int(name) - first for name in names if is_number(name)}
     if len(set(numbers.values())) < len(numbers):  # "1" and "01"
         return {}
     return {name: place for name, place in numbers.items() if 0 <= place < num_classes}

@@ -65,8 +65,7 @@ class Segmentation(Task):
 
     def check_output(self, model_output: object, num_images: int) -> None:
         """Refuse what has no map of class scores; see :meth:`Task.check_output`."""
-        found = main_map(model_output)
-        shape = tuple(getattr(found, "shape", ()))
+        shape = tuple(getattr(main_map(model_output), "shape", ()))
         if len(shape) != 4 or shape[0] != num_images or 0 in shape or min(shape[2:]) < 2:
             raise refuse_output(
                 f"class scores of each pixel, shape ({num_images}, classes, H, W)", model_output, self.name

@@ -111,10 +111,9 @@ def small_histogram(histogram: QuantizationHistogram) -> alt.LayerChart:
     bins = bin_frame(histogram, finest_bits=4)  # 256 bins, about one for each pixel
     axis = alt.Axis(title=None, tickCount=3, format=".2~g", grid=False)
     base: alt.Chart = alt.Chart(bins).encode(x=alt.X("start:Q", axis=axis, scale=alt.Scale(nice=False, zero=False)))
-    root = alt.Scale(type="sqrt")
     layers = [
         base.mark_area(interpolate="step-after", color=ACCENT, aria=False).encode(
-            y=alt.Y("count:Q", axis=None, scale=root)
+            y=alt.Y("count:Q", axis=None, scale=alt.Scale(type="sqrt"))
         )
     ]
     if histogram.spec.objective != "none":

@@ -127,10 +127,9 @@ def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Laye
     Where a bar has no length, the reason stands in its place. ``largest`` is the end of the axis of amounts, fixed so
     that bars move and the axis does not.
     """
-    scale = alt.Scale(domain=[0, largest], nice=False)
     base = alt.Chart(rows).encode(
         y=axes.layer_axis(list(rows["row"])),
-        x=alt.X("amount:Q", title=title, axis=axes.top_axis(), scale=scale),
+        x=alt.X("amount:Q", title=title, axis=axes.top_axis(), scale=alt.Scale(domain=[0, largest], nice=False)),
         tooltip=axes.tooltips(members="Layer", amount_text="Amount", reason="Why", drop_text="Measured alone"),
     )
     bars = base.mark_bar(stroke=INK, strokeWidth=0.5).encode(color=fragility_colour(), description="description:N")
@@ -229,7 +228,6 @@ def network_bars(
         color=fragility_colour(),
         description=alt.Description("description:N"),
     )
-    frame = axes.outline(rows, picked, _PLACE, field="node")
     layers = [
         hits.properties(name="hits").add_params(click),
         *(
@@ -237,7 +235,7 @@ def network_bars(
             for number, (field, title) in enumerate(_SIZES.items() if sizes else ())
         ),
         bars,
-        frame,
+        axes.outline(rows, picked, _PLACE, field="node"),
     ]
     tree = axes.LayeredChart(layer=layers, **axes.rows_size(len(rows))).resolve_axis(y="independent")
     return cast(alt.LayerChart, tree)

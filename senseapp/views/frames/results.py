@@ -305,7 +305,6 @@ def editing_frame(
         entry = entries.get(layer)
         ends = [None if end is None else scale.shown(end) for end in bounds.get(layer, (None, None))]
         held = scale.shown(fixed[layer]) if layer in fixed else None
-        weights = sum(num_params[name] for name in str(item["members"]).split(", "))
         rows.append(
             {
                 "layer": layer,
@@ -315,7 +314,7 @@ def editing_frame(
                 "least": ends[0],
                 "most": ends[1],
                 "alone": f"{named_change(view, item['change_text'])} at {item['level_text']}",
-                "share": 100 * weights / total,
+                "share": 100 * sum(num_params[name] for name in str(item["members"]).split(", ")) / total,
                 "damage": "–" if entry is None else entry["damage_text"],
                 "reason": "" if entry is None else entry["reason"],
             }

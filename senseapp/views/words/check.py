@@ -100,6 +100,8 @@ def change_rows(report: CheckReport) -> list[tuple[str, ...]]:
         metric = METRICS[change.metric]
         before, after = (metric.value_text(value) for value in (change.baseline, change.value))
         interval = metric.interval_text(change.ci_low, change.ci_high) if change.has_interval else ""
+        if (bound := report.bound) is not None and metric.name == bound.metric:  # said once: not two ends of one loss
+            interval = f"at most {rounded_up(metric, bound.upper)}"
         lost = metric.change_text(change.delta)
         rows.append((metric.label, before if metric.additive else "–", after, lost, interval))
     return rows
@@ -136,11 +138,10 @@ def divergence_sentence(found: TensorDivergence) -> str:
             f"{_percent(first.difference)} there and at most {_percent(largest.difference)} anywhere."
         )
     if first.difference >= SHARP * max(before, ALIKE):
-        last = found.tensors[place - 1]
         return (
             f"They part at {what} {_named(first)}: {_percent(first.difference)}, after "
             f"{f'at most {_percent(before)}' if before else 'no difference'} in the {place} before it, the last of "
-            f"them “{last.name}”."
+            f"them “{found.tensors[place - 1].name}”."
         )
     above = f"{what} {_named(first)}, {_percent(first.difference)}"
     return f"Differences grow gradually: the first above {_percent(APART)} is {above}."
@@ -295,11 +296,10 @@ def _answers(found: ChangedAnswers) -> Iterator[Markdown]:
 
 def junit_xml(report: CheckReport) -> str:
     """Return the check as a JUnit file, a test for each condition; not shown to hold is a failure of another type."""
-    failures = sum(not each.holds for each in report.limits)
     suite = ElementTree.Element(
         "testsuite",
         {"name": _xml(f"senseapp check: {report.spec.title}"), "tests": str(len(report.limits)),
-         "failures": str(failures), "errors": "0", "skipped": "0"},
+         "failures": str(sum(not each.holds for each in report.limits)), "errors": "0", "skipped": "0"},
     )  # fmt: skip
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in {**measured_facts(report), "Findings": " ".join(report.findings)}.items():

@@ -1,7 +1,7 @@
 """Sentences on a run for pages and reports: settings, state, provenance of its numbers, results of a proof."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -200,10 +200,15 @@ def notes_of(result: RunResult) -> list[str]:
     return notes
 
 
-def run_title(spec: RunSpec) -> str:
-    """Return the title a run gets at first: model (or checkpoint's file), images that are not a demo's, compression."""
+def run_title(spec: RunSpec, taken: Collection[str] = ()) -> str:
+    """Return the title a run gets at first: model (or checkpoint's file), images that are not a demo's, compression.
+
+    A number follows where the title is ``taken``.
+    """
     images = images_title(spec.data) if spec.data.path or spec.data.name else ""
-    return " · ".join(filter(None, [_model_title(spec), images, _done(spec.sensitivity)]))
+    title = " · ".join(filter(None, [_model_title(spec), images, _done(spec.sensitivity)]))
+    numbered = (f"{title} ({number})" for number in range(2, len(taken) + 2))
+    return next(each for each in (title, *numbered) if each not in taken)
 
 
 def _model_title(spec: RunSpec) -> str:

@@ -27,8 +27,7 @@ def folder(tmp_path_factory, few_digits):
     model = ["--model", "onnx", "--checkpoint", str(folder / "digits.onnx"), "--data", "demo"]
     assert main(["analyze", *model, *options, "--out", str(folder / "run")]) == 0
     assert json.loads((folder / "run" / "result.json").read_text())
-    schedule = folder / "schedule.csv"
-    schedule.write_text(
+    (folder / "schedule.csv").write_text(
         "layer,members,compression,level,unit,predicted_damage,locked\nlayer4.0.conv1,layer4.0.conv1,sparsity,50,percent,0.1,false\n"
     )
     return folder

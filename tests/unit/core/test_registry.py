@@ -79,10 +79,9 @@ def test_what_another_package_brings_is_there_in_every_process(tmp_path: Path) -
         "import senseapp.records.spec; from senseapp.tasks import TASKS; from senseapp.metrics import METRICS;"
         "from senseapp.formats.registry import FORMATS; print(*TASKS, *METRICS, *FORMATS)"
     )
-    root = Path(__file__).parents[3]
     found = subprocess.run(
         [sys.executable, "-c", code],
-        env={"PYTHONPATH": f"{tmp_path}:{root}"},
+        env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}"},
         capture_output=True,
         text=True,
         check=True,

@@ -22,9 +22,8 @@ def load(tmp_path):
     """Return a function that packs files in a zip and loads them."""
 
     def pack_and_load(files, *, preprocessing=COLOUR, num_classes=3, num_samples=None, seed=0, names=(), **settings):
-        path = write_zip(tmp_path / "set.zip", files)
         return load_images(
-            DataSpec(kind="archive", path=str(path), **settings),
+            DataSpec(kind="archive", path=str(write_zip(tmp_path / "set.zip", files)), **settings),
             preprocessing,
             num_classes=num_classes,
             num_samples=num_samples,

@@ -65,8 +65,7 @@ def overlap(one: np.ndarray, other: np.ndarray) -> float:
     width = max(0.0, min(one[2], other[2]) - max(one[0], other[0]))
     height = max(0.0, min(one[3], other[3]) - max(one[1], other[1]))
     areas = [max(0.0, each[2] - each[0]) * max(0.0, each[3] - each[1]) for each in (one, other)]
-    whole = sum(areas) - width * height
-    return (width * height + 1e-9) / (whole + 1e-9)
+    return (width * height + 1e-9) / ((sum(areas) - width * height) + 1e-9)
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:

@@ -110,8 +110,7 @@ def test_layers_that_only_some_images_use_are_not_unused(name: str, order: str) 
     for layer, item in found.items():
         assert (item.status is Status.MEASURED) == (layer in used)
     assert {layer.name for layer in result.layers if layer.prunable} == used
-    first = _used_layers(model, data.images[:1])
-    if later := used - first:
+    if later := used - _used_layers(model, data.images[:1]):
         assert any("used by some of the images only" in note for note in sweep.notes)
         assert any("used by some of the images only" in note for note in result.notes)
         assert all(sweep.context.profile.layer(layer).macs > 0 for layer in later)

@@ -234,10 +234,9 @@ def test_maps_of_any_layout_give_the_same_figure(tmp_path: Path, form: str) -> N
         Image.fromarray(noisy.astype(np.uint8)).save(tmp_path / "images" / f"{place}.png")
         Image.fromarray(mask).save(tmp_path / "masks" / f"{place}.png")
     file = io.BytesIO()
-    axes = {"images": {0: "batch"}, "map": {0: "batch"}}
     torch.onnx.export(
         Colours(form), (torch.zeros(1, 3, 48, 64),), file, dynamo=False, input_names=["images"], output_names=["map"],
-        dynamic_axes=axes,
+        dynamic_axes={"images": {0: "batch"}, "map": {0: "batch"}},
     )  # fmt: skip
     path = tmp_path / "colours.onnx"
     path.write_bytes(file.getvalue())

@@ -36,8 +36,7 @@ def dependent(model: nn.Module, images: Tensor) -> set[tuple[str, str]]:
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
     for name in names:
-        module = model.get_submodule(name)
-        module.register_forward_hook(
+        model.get_submodule(name).register_forward_hook(
             lambda _, given, output, name=name: (
                 (inputs.update({name: given[0]}), outputs.update({name: output}))[2:] or None
             )

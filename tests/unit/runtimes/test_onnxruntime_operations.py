@@ -99,8 +99,7 @@ class InPlace(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         shortcut = self.activation(self.conv(images)) - 1
-        second = shortcut + self.activation(shortcut)
-        third = second - 1
+        third = (shortcut + self.activation(shortcut)) - 1
         view = third.flatten(2)
         self.activation(third)
         return view.mean(2)

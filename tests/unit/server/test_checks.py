@@ -135,6 +135,16 @@ def test_a_check_that_never_ends_is_stopped() -> None:
         observer.phase("")
 
 
+def test_the_time_left_follows_from_the_first_images() -> None:
+    moments, planned = iter([0.0, 21.0, 25.0, 30.0]), []
+    observer = CheckObserver(lambda sentence: None, lambda *told: planned.append(told), clock=lambda: next(moments))
+    for done in (0, 8, 16):
+        observer.phase(f"Running the original · {done} of 80 images")
+    ((steps, since),) = planned
+    assert [each.seconds for each in steps] == [40.0, 40.0, 50.0]  # half a second an image, also of 100 timed calls
+    assert since == 4.0
+
+
 def test_a_damaged_record_is_left_out_of_the_list(backend: Backend, files: tuple[bytes, bytes]) -> None:
     service = Service(backend, "ada")
     check_id = service.checks.start(spec_of(service, files))

@@ -42,7 +42,6 @@ def test_targets_lie_on_the_steps_of_a_slider():
 
 
 def test_figures_of_pruning_are_true_where_the_couplings_are_known():
-    points = trade_off(chain_run(), "params", 8, groups=GROUPS)
-    for point in points:
+    for point in trade_off(chain_run(), "params", 8, groups=GROUPS):
         schedule = make_schedule(chain_run(), budget=ResourceBudget(kind="params", target=point.target))
         assert point.figure == pytest.approx(true_fraction(schedule), abs=1e-4)

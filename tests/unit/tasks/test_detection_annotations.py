@@ -215,9 +215,8 @@ def test_names_of_voc_are_those_of_the_whole_set(tmp_path: Path) -> None:
     assert images.class_names == ("cat", "dog", "zebra")
     said = "Class numbers are only assumed: in their order; any other order would fit as well."
     assert said in images.notes
-    path = tmp_path / "set.zip"
     one = load_images(
-        DataSpec(kind="archive", path=str(path)),
+        DataSpec(kind="archive", path=str(tmp_path / "set.zip")),
         images.preprocessing,
         num_classes=3,
         task=DETECTION,

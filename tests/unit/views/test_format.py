@@ -170,4 +170,5 @@ def test_what_differs_is_shown_of_names_that_are_alike_in_front_and_at_the_end()
 )
 def test_a_title_names_images_that_are_not_of_a_demo(spec: RunSpec, title: str) -> None:
     assert run_title(spec) == title
+    assert run_title(spec, (title, f"{title} (2)")) == f"{title} (3)"
     assert "mine" not in download_stem(spec)

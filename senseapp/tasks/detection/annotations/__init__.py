@@ -73,12 +73,11 @@ class BoxReader(AnnotationReader):
         beyond = (written[:, 2:] > 1.05 * sides) | (written[:, :2] < -0.05 * sides)
         boxes = geometry.boxes(written)
         kept = np.flatnonzero(np.all(boxes[:, 2:] - boxes[:, :2] >= 1.0, axis=1))
-        named = tuple(annotation.names[place] for place in kept.tolist())
         return {
             "boxes": torch.from_numpy(boxes[kept]).float().reshape(-1, 4),
             "labels": torch.from_numpy(annotation.labels[kept]),
             "crowd": torch.from_numpy(annotation.crowd[kept]),
-            "names": named,
+            "names": tuple(annotation.names[place] for place in kept.tolist()),
             "left_out": len(boxes) - len(kept),
             "beyond": int(beyond.any(axis=1).sum()),
         }
