@@ -116,9 +116,8 @@ class Publisher:
 
     def flowers102(self) -> None:
         count = EACH * len(FLOWERS)
-        files = {f"jpg/image_{i:05d}.jpg": jpeg(i) for i in range(1, count + 1)}
         contents = {
-            "image": ("102flowers.tgz", packed(files)),
+            "image": ("102flowers.tgz", packed({f"jpg/image_{i:05d}.jpg": jpeg(i) for i in range(1, count + 1)})),
             "label": ("imagelabels.mat", matlab(labels=[list(FLOWERS) * EACH])),
             "setid": ("setid.mat", matlab(tstid=[list(range(1, count + 1))])),
         }

@@ -160,8 +160,7 @@ def image_counts(number: int) -> tuple[Floats, Floats]:
     """
     groups = min(number, 200)  # of images, of which the jackknife leaves out one at a time
     generator = np.random.default_rng(0)  # so that the same records give the same interval on every machine
-    group_of = generator.permutation(number) % groups
-    left_out = group_of != np.arange(groups)[:, None]
+    left_out = (generator.permutation(number) % groups) != np.arange(groups)[:, None]
     # 25 beyond each end of a 95 % interval.
     drawn = generator.multinomial(number + 1, np.full(number + 1, 1 / (number + 1)), size=1000)
     counts = np.concatenate([np.ones((1, number)), left_out, drawn[:, :-1]]).astype(np.float64)

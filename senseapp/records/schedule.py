@@ -135,8 +135,10 @@ class Schedule:
         if (budget := self.budget) is None or budget.kind == "bits" or self.method != "optimal":
             return ""
         removed = self.achieved.get(budget.kind, 0.0)
-        said = f"{100 * removed:.0f} % go, not {100 * budget.target:.0f} %: no schedule between harms less."
-        return said if removed > budget.target + _CLEARLY_MORE else ""
+        if removed < budget.target + _CLEARLY_MORE:
+            return ""
+        shares = f"{100 * removed:.0f} % are removed, not {100 * budget.target:.0f} %"
+        return f"{shares}: no schedule in between is predicted to harm less."
 
     def level_of(self, layer: str) -> float | None:
         """Return the level chosen for ``layer`` (also as a member of a group), or None if it is left alone."""

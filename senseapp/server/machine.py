@@ -229,8 +229,8 @@ class LoadWatch:
         share = share_left(num_processors())
         if share is not None:
             own = max(0.0, _own_seconds() - before) / (num_processors() * (time.perf_counter() - began))
-            # What this program's processes take, as they start or work, a run gets, unless others wait for it too.
-            self._found.append(max(1.0, _KEPT_BUSY / (share + own * (1 - share - own < share))))
+            # What this program's processes take, as they start or work, goes to a run and to all others in proportion.
+            self._found.append(max(1.0, _KEPT_BUSY * max(0.0, 1 - own) / share))
         self._looked = time.monotonic()
 
 

@@ -76,9 +76,8 @@ def test_locks_are_in_the_address_and_only_of_their_network() -> None:
     assert form.read(text) == edits
     assert form.read(form.write(LayerEdits())) == LayerEdits()
     check = text.partition("~")[0]
-    other = edits_form(["conv1", "layer1.0.conv2", "fc"], (0.0, 0.99))
     for form_of, bad in (
-        (other, text),
+        (edits_form(["conv1", "layer1.0.conv2", "fc"], (0.0, 0.99)), text),
         (form, f"{check}~3:0.5::"),
         (form, f"{check}~0:1.5::"),
         (form, f"{check}~0:nan::"),

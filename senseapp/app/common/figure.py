@@ -230,13 +230,13 @@ _ABOUT_FIGURES = md(
 )
 
 
-def provenance(result: RunResult, *, about: str = "", pictures: Callable[[], None] | None = None) -> None:
-    """Show the line, ``about`` the run on its tooltip, how it was read, with ``pictures``, and the notes on the run."""
+def provenance(result: RunResult, *, pictures: Callable[[], None] | None = None) -> None:
+    """Show what was measured, on its tooltip how; how it was read, with ``pictures``; and the notes on the run."""
     notes = notes_shown(notes_of(result), of_bits=result.compression.description.sets_bits)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(
             provenance_line(result),
-            help=md("").join(md("{}\n\n", text) for text in (about, passes_text(result)) if text) + _ABOUT_FIGURES,
+            help=md("{}\n\n", passes_text(result)) + _ABOUT_FIGURES,
             width="content",
         )
         if result.reading is not None:

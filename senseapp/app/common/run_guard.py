@@ -98,8 +98,8 @@ def run_header(record: RunRecord, *, line: bool = True) -> st.delta_generator.De
     return beside
 
 
-def run_line(record: RunRecord) -> str:
-    """Return model, compression, levels, images and age of a run in one line."""
+def run_line(record: RunRecord, network: str = "") -> str:
+    """Return model, ``network`` that it was found to be, compression, levels, images and age of a run in one line."""
     settings = record.spec.sensitivity
     parts = [
         record.spec.model.title,
@@ -109,7 +109,7 @@ def run_line(record: RunRecord) -> str:
     ]
     if settings.mode == "quick":
         parts.insert(2, "quick estimate")
-    return " · ".join(parts)
+    return " · ".join(dict.fromkeys(filter(None, (network, *parts))))
 
 
 def run_labels(records: Iterable[RunRecord]) -> dict[str, str]:

@@ -130,7 +130,7 @@ def values_table(view: RunView) -> None:
             help=f"{metric.change_title}. Above zero is worse.",
             width=112 if metric.as_answers else 95,
         ),
-        "interval_text": column.TextColumn("95 % interval", width=100),
+        "interval_text": column.TextColumn("95 % interval", width=112),
     }
     if rows["source"].nunique() > 1:
         columns["source"] = column.TextColumn("Source", width=80)

@@ -285,7 +285,8 @@ def _details(record: RunRecord, result: RunResult) -> None:
         for found in backend.service().changed_answers(record.run_id)[:1]:
             changed_pictures(found, key="read")
 
-    provenance(result, about=f"{record.title} · {run_line(record)}", pictures=pictures)
+    st.caption(md("{}", run_line(record, result.profile.title)))
+    provenance(result, pictures=pictures)
 
 
 @st.fragment

@@ -208,12 +208,11 @@ def _table(rows: Sequence[tuple[int, ClassRecord]], num_images: int) -> ClassTab
     num_objects[[image for image, _ in rows]] = [each.num_objects for _, each in rows]
     order = np.argsort(-np.concatenate([each.scores for _, each in rows]), kind="stable")
     right = np.concatenate([each.right for _, each in rows], axis=1)[:, order]
-    ignored = np.concatenate([each.ignored for _, each in rows], axis=1)[:, order]
     return ClassTable(
         num_objects=num_objects,
         images=np.repeat([image for image, _ in rows], [len(each.scores) for _, each in rows])[order],
         right=right,
-        wrong=~right & ~ignored,
+        wrong=~right & ~np.concatenate([each.ignored for _, each in rows], axis=1)[:, order],
     )
 
 

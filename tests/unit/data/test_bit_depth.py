@@ -39,12 +39,11 @@ def png16(values: Values) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     height, width, channels = values.shape
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
     return b"".join(
         (
             b"\x89PNG\r\n\x1a\n",
             chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, COLOUR_TYPES[channels], 0, 0, 0)),
-            chunk(b"IDAT", zlib.compress(rows)),
+            chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row.astype(">u2").tobytes() for row in values))),
             chunk(b"IEND", b""),
         )
     )

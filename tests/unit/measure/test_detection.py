@@ -157,9 +157,8 @@ def test_detections_are_those_of_torchvision(form: str) -> None:
         pictures = images * 0.25 + 0.5
     else:
         torch.manual_seed(0)
-        sizes = {"min_size": 64, "max_size": 64}
         closed = torchvision.models.get_model(
-            "fcos_resnet50_fpn", weights=None, weights_backbone=None, num_classes=3, **sizes
+            "fcos_resnet50_fpn", weights=None, weights_backbone=None, num_classes=3, **{"min_size": 64, "max_size": 64}
         )
         closed.eval()
         pictures = torch.rand(2, 3, 64, 64)

@@ -324,11 +324,10 @@ def test_folding_leaves_the_callers_model_as_it_is(plain_net):
 
 
 def test_images_come_as_a_tensor_a_pair_or_a_loader():
-    loader = DataLoader(TensorDataset(IMAGES, LABELS), batch_size=5)
     for images, labels in (
         (IMAGES, None),
         ((IMAGES, LABELS), LABELS),
-        (loader, LABELS),
+        (DataLoader(TensorDataset(IMAGES, LABELS), batch_size=5), LABELS),
         ([IMAGES[:5], IMAGES[5:]], None),
     ):
         found = image_set(images, 8)

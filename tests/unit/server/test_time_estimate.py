@@ -34,8 +34,7 @@ def seconds_of(settings, images=64, *, macs_per_second=1 / 0.28, seconds_per_cal
 
 def test_work_is_the_sum_over_suffixes():
     settings = SensitivitySpec(levels=(0.25, 0.5))
-    suffixes = 10_000 + 9_000 + 7_000 + 4_000
-    found, whole = seconds_of(settings), 64 * 2 * suffixes
+    found, whole = seconds_of(settings), 64 * 2 * (10_000 + 9_000 + 7_000 + 4_000)
     of_calls = seconds_of(settings, macs_per_second=1e30, seconds_per_call=1 / 3)[StepTitle.LAYERS]
     share = found[StepTitle.LAYERS] / whole
     assert share == pytest.approx(of_calls / (4 * 2 * 2 * (4 + 3 + 2 + 1)), rel=0.01)

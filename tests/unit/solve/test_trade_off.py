@@ -1,6 +1,6 @@
 import pytest
 
-from senseapp.records.schedule import Limits, ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.trade_off import trade_off
 from tests.schedule_cases import quantized_run, sparse_run
@@ -45,3 +45,12 @@ def test_figures_of_pruning_are_true_where_the_couplings_are_known():
     for point in trade_off(chain_run(), "params", 8, groups=GROUPS):
         schedule = make_schedule(chain_run(), budget=ResourceBudget(kind="params", target=point.target))
         assert point.figure == pytest.approx(true_fraction(schedule), abs=1e-4)
+
+
+def test_a_schedule_that_removes_clearly_more_than_asked_says_so() -> None:
+    def said(removed: float, method: str = "optimal") -> str:
+        asked, achieved = ResourceBudget(kind="params", target=0.55), {"params": removed}
+        return Schedule(model="net", method=method, entries=(), budget=asked, achieved=achieved).beyond_budget
+
+    assert said(0.6) == "60 % are removed, not 55 %: no schedule in between is predicted to harm less."
+    assert said(0.56) == said(0.6, "uniform") == ""

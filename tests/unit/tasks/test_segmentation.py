@@ -238,8 +238,7 @@ def coco(*, runs: bool, first: int = 1, **changes: Any) -> dict[str, Any]:
 
 def run_lengths(inside: np.ndarray) -> list[int]:
     flat = inside.T.ravel()
-    edges = np.flatnonzero(np.diff(flat)) + 1
-    lengths = np.diff([0, *edges, flat.size]).tolist()
+    lengths = np.diff([0, *(np.flatnonzero(np.diff(flat)) + 1), flat.size]).tolist()
     return [0, *lengths] if flat[0] else lengths
 
 

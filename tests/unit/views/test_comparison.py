@@ -131,8 +131,7 @@ def test_the_finding_says_how_far_the_ranks_agree(drops: dict[str, float], words
 
 def test_without_an_order_there_is_no_correlation_to_tell() -> None:
     assert "no order to compare" in finding(two(dict.fromkeys(NAMES, 0.1)))
-    strangers = result(names=("x", "y"))
-    nothing = compare([side(result()), side(strangers)], "top1")
+    nothing = compare([side(result()), side(result(names=("x", "y")))], "top1")
     assert finding(nothing) == "No layer has a value in every run, so there are no ranks to compare."
     assert len(unmatched_frame(nothing)) == 8
 
