@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageChops
 from playwright.sync_api import Locator, Page, ViewportSize, expect, sync_playwright
 
 from scripts.ensure_browser import find_browser
@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "assets" / "screenshots"
 SIZE: ViewportSize = {"width": 1280, "height": 1200}
 PATIENCE_MILLISECONDS = 240_000
+_MENU_WIDTH, _MARGIN = 204, 32  # pixels
 _MEASURED = PHOTOGRAPHS_DEMO.sensitivity
 BITS = replace(PHOTOGRAPHS_DEMO, sensitivity=replace(_MEASURED, compression=QuantizationConfig(), levels=(8, 6, 4, 3)))
 LEVEL = "4 bits"
@@ -62,10 +63,18 @@ def main(names: list[str]) -> None:
             SHOTS[name](page, stage)
             file = FOLDER / f"{name}.png"
             picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")  # colours tell bands apart
-            picture.save(file, optimize=True)
+            without_foot(picture).save(file, optimize=True)
             print(name, flush=True)
             page.close()
         browser.close()
+
+
+def without_foot(picture: Image.Image) -> Image.Image:
+    """Return the picture of a page without the empty rows below what it shows beside its menu."""
+    beside = picture.crop((_MENU_WIDTH, 0, *picture.size))
+    empty = Image.new("RGB", beside.size, beside.getpixel((0, beside.height - 1)))
+    shown = ImageChops.difference(beside, empty).getbbox() or (0, 0, *beside.size)
+    return picture.crop((0, 0, picture.width, min(picture.height, shown[3] + _MARGIN)))
 
 
 @contextmanager
