@@ -34,8 +34,7 @@ def with_object(boxes: Tensor, shares: Tensor) -> Tensor:
 
 def with_masks(boxes: Tensor, shares: Tensor) -> Tensor:
     """Return 32 coefficients behind the classes, (N, A, 39)."""
-    coefficients = torch.sin(boxes[..., :1] + torch.arange(32.0)) * 1.5
-    return torch.cat([columns(boxes, shares), coefficients], dim=2)
+    return torch.cat([columns(boxes, shares), (torch.sin(boxes[..., :1] + torch.arange(32.0)) * 1.5)], dim=2)
 
 
 def with_points(boxes: Tensor, shares: Tensor) -> Tensor:

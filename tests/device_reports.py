@@ -23,12 +23,11 @@ def profile() -> ModelProfile:
 
 
 def _shaped(layer: LayerProfile) -> LayerProfile:
-    inputs = {"stem.conv": (3, 16, 16), "head": (16,)}.get(layer.name, (8, 16, 16))
     return replace(
         layer,
         layer_type="Linear" if layer.name == "head" else "Conv2d",
         weight_shape=_SHAPES[layer.name],
-        input_shape=inputs,
+        input_shape={"stem.conv": (3, 16, 16), "head": (16,)}.get(layer.name, (8, 16, 16)),
         output_shape=_OUTPUTS[layer.name],
     )
 

@@ -183,8 +183,7 @@ def _loop() -> bytes:
     inner = schema.SubGraphT()
     inner.tensors, inner.inputs, inner.outputs, inner.operators = made.graph.tensors, [0], [0], []
     made.model.subgraphs.append(inner)
-    nodes = [made.operator("WHILE", [0], [0]), made.operator("WHILE", [0], [0])]
-    for each in nodes:
+    for each in [made.operator("WHILE", [0], [0]), made.operator("WHILE", [0], [0])]:
         each.builtinOptions, each.builtinOptionsType = loop, schema.BuiltinOptions.WhileOptions
     inner.operators = [made.graph.operators.pop()]
     return made.packed()

@@ -80,9 +80,8 @@ def run_of(
         for layer, deltas in damages.items()
         for level, delta in zip(levels, deltas, strict=True)
     )
-    spec = SensitivitySpec(compression=config or CONFIGS[compression], levels=tuple(levels))
     return RunResult(
-        spec=RunSpec(sensitivity=spec),
+        spec=RunSpec(sensitivity=SensitivitySpec(compression=config or CONFIGS[compression], levels=tuple(levels))),
         profile=profile_of(sizes),
         metric=metric,
         baseline={},

@@ -26,11 +26,10 @@ def load(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
         raise UnknownModel(f"There is no toy called {spec.name!r}.")
     report("Making a toy")
     module = small_network(seed=(TOY.names or ()).index(spec.name))
-    sample = Preprocessing(input_shape=(3, 16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
     return LoadedModel(
         module=module.eval().requires_grad_(False),
         title=spec.title,
-        preprocessing=sample,
+        preprocessing=Preprocessing(input_shape=(3, 16, 16), mean=(0.5,) * 3, std=(0.5,) * 3),
         num_classes=NUM_CLASSES,
         pretrained=False,
     )

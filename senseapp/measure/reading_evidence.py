@@ -173,8 +173,7 @@ def judging(labels: Labels) -> npt.NDArray[np.bool_]:
     >>> judging(np.array([0, 1, 0, 1, 0])).tolist()
     [False, False, True, True, False]
     """
-    places = pd.Series(labels).groupby(labels).cumcount().to_numpy()
-    return np.asarray(places % 2 == 1)
+    return np.asarray(pd.Series(labels).groupby(labels).cumcount().to_numpy() % 2 == 1)
 
 
 @dataclass(slots=True, eq=False)

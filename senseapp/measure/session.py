@@ -126,12 +126,11 @@ class Session:
         """Sentences on anything approximated, skipped or unusual."""
         kept, total = len(self.held_out), len(self.held_out) + len(self.images)
         split_note = (f"{kept} of {total} images were kept to prove schedules on.",) if kept else ()
-        counted = counting_notes(self.sweep.context.profile, self.spec.sensitivity.compression.kind)
         return (
             *self.model.notes,
             *self.spec.data.chosen_by,
             *split_note,
-            *counted,
+            *counting_notes(self.sweep.context.profile, self.spec.sensitivity.compression.kind),
             *self._metric_note(),
             *self.sweep.notes,
         )

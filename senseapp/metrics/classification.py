@@ -104,8 +104,7 @@ class KLDivergence(ClassificationMetric):
         """Return the logarithms of probabilities: of the original's likeliest classes, and of all others as one."""
         probability, kept = output.float().softmax(1), self.recorded_size(output.shape[1])
         if kept < output.shape[1]:
-            likeliest = baseline_output.float().topk(kept - 1, dim=1).indices
-            found = probability.gather(1, likeliest)
+            found = probability.gather(1, baseline_output.float().topk(kept - 1, dim=1).indices)
             others = (1 - found.sum(1, keepdim=True)).clamp_min(0)
             probability = found.new_empty(len(found), kept)
             probability[:, :-1], probability[:, -1:] = found, others

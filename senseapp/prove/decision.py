@@ -104,7 +104,7 @@ class Decision:
         """What the figures of the headline were measured on; empty without a choice."""
         found = self.choice
         counted = (
-            f"The bound allows for all {self.tried} ways tested on these images, also those not kept."
+            f"The bounds of all {self.tried} files and variants tested on these images hold together."
             if self.tried > 1
             else ""
         )
@@ -230,7 +230,8 @@ def dominates(one: Candidate, other: Candidate) -> bool:
         return False
     if not one.loss.delta <= other.loss.delta:
         return False
-    if _size(one) > _size(other) * (1 + SAME_BYTES) or _time(one) > _time(other) * (1 + SAME_TIME):
+    is_slower = _time(one) > _time(other) * (1 + SAME_TIME) and not _takes_as_long(one, other)
+    if is_slower or _size(one) > _size(other) * (1 + SAME_BYTES):
         return False
     mine, theirs = one.figures.time_ratio, other.figures.time_ratio
     is_quicker = mine.high < theirs.low and mine.value < theirs.value * (1 - SAME_TIME)
@@ -255,6 +256,12 @@ def _size(one: Candidate) -> float:
 
 def _time(one: Candidate) -> float:
     return one.figures.time_ratio.value
+
+
+def _takes_as_long(one: Candidate, other: Candidate) -> bool:
+    """Return whether the interval of each time holds the other time."""
+    mine, theirs = one.figures.time_ratio, other.figures.time_ratio
+    return mine.low <= theirs.value <= mine.high and theirs.low <= mine.value <= theirs.high
 
 
 def _step(value: float, same: float) -> int:
@@ -284,10 +291,21 @@ class _Question:
 
     @property
     def choice(self) -> Candidate | None:
-        """The best file that no other one within the tolerance is better than; the order knows no tolerance."""
+        """The best file that no other within the tolerance beats; of those as small and as fast, what loses least."""
         better = _is_better_schedule if self.goal == "targets" else dominates
         undominated = (one for one in self.within if not any(better(other, one) for other in self.within))
-        return min((one for one in undominated if self.rank(one) is not None), key=self._key, default=None)
+        fitting = [one for one in undominated if self.rank(one) is not None]
+        if not fitting or self.goal == "targets":
+            return min(fitting, key=self._key, default=None)
+        first = min(fitting, key=self._key)
+        alike = [
+            one
+            for one in fitting
+            if (self.rank(one), one.runs) == (self.rank(first), first.runs)
+            and abs(_size(one) - _size(first)) <= SAME_BYTES * _size(first)
+            and _takes_as_long(one, first)
+        ]
+        return min(alike, key=lambda one: (one.loss.delta, self._key(one)), default=first)
 
     def best_key(self) -> tuple[object, ...]:
         """Return the place of the choice, of which there is one, in the order of the goal; the least is the best."""
@@ -348,7 +366,7 @@ class _Question:
         if self.goal != "targets":
             ahead = [one for one in ahead if self._is_clearly_ahead(one, choice)]
             if not ahead:
-                return f"No {what} is clearly {better}."
+                return f"No other {what} is clearly {better}."
             better = f"clearly {better}"
         if all(one.loss.delta > choice.loss.delta for one in ahead):
             return f"Every {better} {what} loses more."

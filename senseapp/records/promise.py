@@ -185,7 +185,8 @@ def too_few(images: int, promise: Promise) -> str:
         return ""
     return (
         f"To lose {promise.text}, takes {needed_text(promise)}. On the {plural(images, 'unseen image')} of this run "
-        f"even a file that loses none is only shown to lose at most {100 * math.ceil(1000 * best) / 1000:.1f} points."
+        "even a file that loses none is, as the first one tested, only shown to lose at most "
+        f"{100 * math.ceil(1000 * best) / 1000:.1f} points."
     )
 
 

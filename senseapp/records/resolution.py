@@ -224,8 +224,7 @@ def band_of(
     An estimate's ``low`` and ``high`` are its ``delta``.
     """
     ends = np.multiply(FRAGILITY_STEPS, notable) * (1 + 1e-9)  # a rounded loss of 1 point is up to 1 point
-    found = np.searchsorted(ends, delta)
-    return np.where(cannot_tell(low, delta, high, notable), -1, found)
+    return np.where(cannot_tell(low, delta, high, notable), -1, np.searchsorted(ends, delta))
 
 
 def opening_level(result: RunResult, metric: str, levels: Collection[float] = ()) -> float:

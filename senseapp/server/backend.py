@@ -31,6 +31,7 @@ from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shippe
 from senseapp.server.operations import RunLogs
 from senseapp.server.process.processes import JobProcesses, carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, AnswerT, Requester, WorkerRequest, network_request
+from senseapp.server.run_tasks import Verification
 from senseapp.server.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
 from senseapp.server.tasks import EarlierRun, FinishedRunTask, OpenSession, RunTask, TaskContext, open_local_session
 from senseapp.server.time_estimate import SEARCHES_PER_FILE, RuntimePredictor, kind_of, num_images
@@ -266,6 +267,9 @@ class Backend:
             schedule = isinstance(task, RecommendationTask)
             in_float = isinstance(task, DeliverTask) and task.settings.kind == "float"
             return self.speeds.task_steps(folder.load_result(), with_schedule=schedule, load=load, in_float=in_float)
+        if isinstance(task, Verification) and task.is_short:
+            steps = self.speeds.task_steps(folder.load_result(), with_schedule=True, load=load)
+            return [each for each in steps if each.title == StepTitle.PROOF]
         spec, earlier = record.spec, self.store.finished_specs(record.owner)
         count = num_images(spec, self.image_counts)
         is_known = self.speeds.known and self.cards.knows(spec.model)

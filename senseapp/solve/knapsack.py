@@ -147,5 +147,4 @@ def _searched(choices: _Choices, kept: Positions, required: float, tolerance: fl
     if found.x is None:
         return None
     taken: Positions = kept[found.x > 0.5]
-    saves = len(taken) == layers and choices.saving[taken].sum() >= required
-    return taken if saves else None
+    return taken if (len(taken) == layers and choices.saving[taken].sum() >= required) else None

@@ -79,8 +79,7 @@ def of_opset(opset: int) -> bytes:
     w = Writer(opset=opset, names="n", ir=3 if opset < 9 else 8)
 
     def shaped(kind: str, x: str, axes: list[int], since: int, **more: int) -> str:
-        given = opset >= since
-        return w.op(kind, x, w.ints(*axes), **more) if given else w.op(kind, x, axes=axes, **more)
+        return w.op(kind, x, w.ints(*axes), **more) if (opset >= since) else w.op(kind, x, axes=axes, **more)
 
     x = w.norm(w.conv(w.input(["n", 3, 16, 16]), 3, 8, bias=False), 8)
     limits = [w.const(np.float32(limit)) for limit in (0, 6)]

@@ -71,8 +71,7 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
     content = backend.store.folder(run_id).candidate_file(ours).read_bytes()
     with torch.inference_mode():
         before = evaluator.dense.model(proof)
-    after = OPERATIONS.open(content).run(proof)
-    changed = float((before.argmax(1) != after.argmax(1)).double().mean())
+    changed = float((before.argmax(1) != OPERATIONS.open(content).run(proof).argmax(1)).double().mean())
     assert next(each.delta for each in ours.figures.changes if each.metric == "agreement") == changed
     assert any(node.op_type == "QuantizeLinear" for node in onnx.load_from_string(content).graph.node)
 

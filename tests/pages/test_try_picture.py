@@ -28,8 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, backend) -> list[Path]:
             raise InvalidDataset("mine.png cannot be used as a picture: not a picture. Choose another.")
         files = [each for each in backend.store.folder(run_id).candidates() if each.runs]
         answers = {each.file: says("crow" if each.form == "int8" else "jay", 0.91) for each in files}
-        original = says("jay", 0.934)
-        return PictureAnswers(png=png(), input_size=(224, 192), original=original, files=answers)
+        return PictureAnswers(png=png(), input_size=(224, 192), original=says("jay", 0.934), files=answers)
 
     monkeypatch.setattr(Work, "try_picture", answer)
     return pictures

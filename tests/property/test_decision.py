@@ -95,8 +95,11 @@ def beats(one: Candidate, other: Candidate) -> bool:
     """Whether a file is no worse beyond noise and clearly better in bytes, time or answers."""
     if one is other or one.runs != other.runs or one.images != other.images:
         return False
-    no_worse = size(one) <= 1.05 * size(other) and time(one) <= 1.03 * time(other) and loss(one) <= loss(other)
-    quicker = one.figures.time_ratio.high < other.figures.time_ratio.low and time(one) < 0.97 * time(other)
+    mine, theirs = one.figures.time_ratio, other.figures.time_ratio
+    as_long = mine.low <= time(other) <= mine.high and theirs.low <= time(one) <= theirs.high
+    as_quick = as_long or time(one) <= 1.03 * time(other)
+    no_worse = size(one) <= 1.05 * size(other) and as_quick and loss(one) <= loss(other)
+    quicker = mine.high < theirs.low and time(one) < 0.97 * time(other)
     return no_worse and (size(one) < 0.95 * size(other) or quicker or one.loss.ci_high < other.loss.ci_low)
 
 
@@ -184,7 +187,9 @@ def _second(it: Checked, found: re.Match[str]) -> bool:
 _BETTER = r"Every (?:clearly )?(?P<better>smaller|faster|stronger) "
 CLAIMS: dict[str, Callable[[Checked, re.Match[str]], bool]] = {
     rf"It is the (?P<best>smallest|fastest|strongest) {_WHAT}\.": _best,
-    rf"No {_WHAT} is clearly (?P<axis>smaller|faster)\.": lambda it, found: not it.ahead(found["axis"], found["what"]),
+    rf"No other {_WHAT} is clearly (?P<axis>smaller|faster)\.": lambda it, found: (
+        not it.ahead(found["axis"], found["what"])
+    ),
     rf"{_BETTER}{_WHAT} loses more\.": lambda it, found: all(
         loss(one) > loss(it.choice) for one in it.ahead(found["better"], found["what"])
     ),

@@ -91,5 +91,4 @@ def test_the_detector_finds_most_of_what_it_was_not_trained_on() -> None:
 def overlap(one: np.ndarray, other: np.ndarray) -> float:
     sides = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
     shared = float(np.prod(sides.clip(0)))
-    areas = [float(np.prod(each[2:] - each[:2])) for each in (one, other)]
-    return shared / (sum(areas) - shared)
+    return shared / (sum([float(np.prod(each[2:] - each[:2])) for each in (one, other)]) - shared)

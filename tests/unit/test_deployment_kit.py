@@ -89,8 +89,7 @@ def test_the_metadata_holds_classes_and_preparation(file) -> None:
 def test_the_script_runs_without_senseapp_and_says_what_the_session_says(file, runtime) -> None:
     session = onnxruntime.InferenceSession(file / "model.onnx")
     images = prepare(Image.open(file / "picture.png"), as_json(PREPARATION))
-    scores = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: images})[0])
-    shares = scores.softmax(1)[0]
+    shares = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: images})[0]).softmax(1)[0]
     expected = sorted(zip(("cat", "dog", "owl"), shares.tolist(), strict=True), key=lambda pair: -pair[1])
     assert predict(str(file / "model.onnx"), str(file / "picture.png"), runtime) == [
         (name, pytest.approx(share, abs=1e-6)) for name, share in expected

@@ -126,10 +126,9 @@ def _follow_goal() -> None:
     held = session().shown or draft
     usual, found = usual_settings(held.model, draft.goal), held.sensitivity
     kind = found.compression.kind
-    options = [_option_key(kind, name) for name in options_of(found.compression)]
     for keys, is_usual in (
         ([_KIND_KEY], kind == usual.compression.kind),
-        (options, found.compression == usual.compression),
+        ([_option_key(kind, name) for name in options_of(found.compression)], found.compression == usual.compression),
         ([_levels_key(kind)], found.levels == usual.levels),
         ([_METRIC_KEY], found.metric == usual.metric),
     ):

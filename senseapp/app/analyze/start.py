@@ -174,7 +174,9 @@ def offer_demos(asked: RunSpec | None) -> RunSpec | None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         is_filled_in = asked is not None and (asked.model, asked.data.kind) == (first.spec.model, first.spec.data.kind)
         filled_in = (
-            "A demo that reads handwritten digits is filled in: press Run. Or try" if is_filled_in else "Or a demo:"
+            "A demo that reads handwritten digits is filled in: press Run. Or start one of"
+            if is_filled_in
+            else "Or a demo:"
         )
         st.markdown(filled_in, width="content")
         for demo in others:

@@ -66,7 +66,7 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
     with row:
         get, attempt = st.container(width="content"), st.container(width="content")
         with st.popover("Change", icon=":material/tune:", help="What you need, and how much may be lost."):
-            suffice = _choose(record, candidates, searched)
+            suffice = _choose(record, candidates, result, searched)
     asked = run_guard.asked_of(record, candidates[0].metric)
     with place:
         chosen = show_answer(record, candidates, result).choice
@@ -103,13 +103,15 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
     return answer
 
 
-def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.delta_generator.DeltaGenerator) -> bool:
+def _choose(
+    record: RunRecord, candidates: Sequence[Candidate], result: RunResult, searched: st.delta_generator.DeltaGenerator
+) -> bool:
     """Show what the answer depends on, and in ``searched`` the search for files; return if images suffice for it."""
     run_id, metric = record.run_id, candidates[0].metric
     run_guard.choose_goal(record)
+    run_guard.choose_promise(run_id, metric, run_guard.choose_tolerance(run_id, metric))
     if not run_guard.can_search(record):
         return True
-    run_guard.choose_promise(run_id, metric, run_guard.choose_tolerance(run_id, metric))
     asked = run_guard.asked_of(record, metric)
     is_usual = math.isclose(asked.tolerance, METRICS[metric].tolerable)
     search = RecommendationTask(
@@ -119,6 +121,8 @@ def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.del
         suffice, work = run_guard.has_enough_images(candidates, asked.promise), backend.service().work
         if suffice and work.outcome(search) is None:
             _on_its_way(search, f"Search {'again ' * work.was_searched(run_id)}within this loss")
+        elif suffice and (asked.promise is not None or not is_usual or work.search_is_long(result)):
+            st.caption("Searched within this loss: nothing better was found.")
     return suffice
 
 

@@ -52,8 +52,7 @@ def checked_estimates(sweep: Sweep, found: Mapping[Key, Tensor], budget: float) 
     first = {key[0]: key for key in reversed(large)}.values()  # each layer's largest
     large.sort(key=lambda key: key not in first)
     needed = 1 + sum(shares[layer] + _PREPARATION for layer, _ in first)
-    scanned = max(map(len, found.values()), default=0)
-    num_images = min(scanned, 64, max(3, int(budget / needed)))
+    num_images = min(max(map(len, found.values()), default=0), 64, max(3, int(budget / needed)))
     left, taken = budget - num_images, []
     for key in large:
         cost = num_images * (shares[key[0]] + _PREPARATION)

@@ -241,8 +241,7 @@ def _area(hits: Floats, numbers: Floats, totals: Floats) -> Floats:
     if not hits.shape[1]:
         return np.zeros(len(hits))
     right = np.cumsum(hits, axis=1)
-    precision = right / (numbers + _TINY)
-    best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    best = np.maximum.accumulate((right / (numbers + _TINY))[:, ::-1], axis=1)[:, ::-1]
     recall = right / np.maximum(totals, _TINY)[:, None]
     reached = np.searchsorted(_RECALLS, recall.ravel(), side="right").reshape(recall.shape)
     gained = np.diff(reached, axis=1, prepend=0)

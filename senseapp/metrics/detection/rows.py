@@ -121,8 +121,7 @@ def overlaps(one: Tensor, other: Tensor) -> Tensor:
     import torch
 
     low = torch.maximum(one[..., :2], other[..., :2])
-    high = torch.minimum(one[..., 2:], other[..., 2:])
-    shared = (high - low).clamp_min(0).prod(dim=-1)
+    shared = (torch.minimum(one[..., 2:], other[..., 2:]) - low).clamp_min(0).prod(dim=-1)
     areas = [(each[..., 2:] - each[..., :2]).clamp_min(0).prod(dim=-1) for each in (one, other)]
     return (shared + _TINY) / (areas[0] + areas[1] - shared + _TINY)
 

@@ -25,6 +25,8 @@ from senseapp.records.deployment import Median
 from senseapp.records.promise import CONFIDENCE, rounded_up
 from senseapp.runtimes.open_file import OpenFile
 
+_OF_RUN = " That is of this file alone; Results bounds all files of the run together, so there it may be more."
+
 
 def comparable(images: int, not_finite: int) -> CheckedLimit:
     """Return that both files answer the same images, unless some answers of the candidate are no numbers."""
@@ -68,10 +70,11 @@ def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
     )
 
 
-def loss_limit(bound: LossBound, *, own_images: int = 0) -> CheckedLimit:
+def loss_limit(bound: LossBound, *, own_images: int = 0, is_of_run: bool = False) -> CheckedLimit:
     """Return whether the loss is at most what is allowed, with the confidence of its bound.
 
     ``own_images`` are those among the images that the file was made with, on which it may lose less than on new ones.
+    ``is_of_run`` says that Results shows a bound of the same file.
     """
     metric = METRICS[bound.metric]
     lost, upper = metric.change_text(bound.delta), rounded_up(metric, bound.upper)
@@ -87,7 +90,7 @@ def loss_limit(bound: LossBound, *, own_images: int = 0) -> CheckedLimit:
         said += f": these images are too few to show that it is at most {allowed}."
         if bound.images_needed is not None:
             said += f" About {bound.images_needed:,} images with as few changes would show it."
-    return CheckedLimit(name="loss", holds=holds, undecided=undecided, sentence=said + with_own)
+    return CheckedLimit(name="loss", holds=holds, undecided=undecided, sentence=said + with_own + is_of_run * _OF_RUN)
 
 
 def time_limit(ratio: Median, allowed: float) -> CheckedLimit:

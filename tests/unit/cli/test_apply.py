@@ -44,8 +44,7 @@ def test_it_prints_one_json_line_that_the_checkpoint_bears_out(files, capsys):
     network = build_demo_network().eval()
     network.load_state_dict(safetensors.torch.load_file(files / "compressed.safetensors"), strict=True)
     images = load_demo_images()
-    order = torch.randperm(NUM_DIGITS, generator=torch.Generator().manual_seed(0))
-    unseen = sorted(order[SEEN:].tolist())
+    unseen = sorted(torch.randperm(NUM_DIGITS, generator=torch.Generator().manual_seed(0))[SEEN:].tolist())
     with torch.no_grad():
         right = (network(images.images[unseen]).argmax(1) == images.labels[unseen]).double().mean()
     assert report["after"] == pytest.approx(float(right))

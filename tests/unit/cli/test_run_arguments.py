@@ -65,8 +65,7 @@ def test_what_cannot_be_a_loss_is_refused_with_the_unit(number, metric):
 def test_the_goal_chooses_what_is_not_given(given, goal, compression, levels, metric):
     parser = argparse.ArgumentParser()
     analyze.add_arguments(parser)
-    base = ["--model", "demo", "--data", "demo", "--out", "runs"]
-    arguments = parser.parse_args([*base, *given.split()])
+    arguments = parser.parse_args([*["--model", "demo", "--data", "demo", "--out", "runs"], *given.split()])
     spec = run_spec_from(argparse.Namespace(**(vars(arguments) | {"model": "demo"})))
     found = spec.sensitivity
     assert (spec.goal, found.compression, tuple(sorted(found.levels)), found.metric) == (

@@ -45,8 +45,7 @@ def test_each_layer_is_measured_as_by_a_plain_loop_to_the_bit(name: str) -> None
 @pytest.mark.parametrize("name", first_of(NETWORKS))
 def test_estimates_rank_layers_and_levels_as_measurements_do(name: str, kind: str, mode: str) -> None:
     network, images = network_of(name), TensorImages(smooth_images(32))
-    config = get(kind).config()
-    spec = SensitivitySpec(compression=config, levels=LEVELS[kind], device="cpu", mode=mode)  # type: ignore[arg-type]
+    spec = SensitivitySpec(compression=get(kind).config(), levels=LEVELS[kind], device="cpu", mode=mode)  # type: ignore[arg-type]
     estimated = {item.key: item for item in quick_scan(Sweep.open(network, images, spec, task=VALUES))}
     measured = {item.key: item for item in Sweep.open(network, images, spec, task=VALUES).measure()}
     assert estimated.keys() == measured.keys()

@@ -29,12 +29,11 @@ from senseapp.metrics.records import Record, RecordMetric
 
 def columns(num_images: int, *, seed: int = 0) -> Columns:
     generator = torch.Generator().manual_seed(seed)
-    boxes = tuple(torch.rand(index % 3, 4, generator=generator) for index in range(num_images))
     return Columns(
         parts={
             "scores": torch.randn(num_images, 5, generator=generator, dtype=torch.float16),
             "answers": torch.randint(0, 9, (num_images, 2, 2), generator=generator, dtype=torch.uint8),
-            "boxes": boxes,
+            "boxes": tuple(torch.rand(index % 3, 4, generator=generator) for index in range(num_images)),
         }
     )
 

@@ -141,8 +141,7 @@ def test_labels_are_not_used_with_a_random_classifier(tmp_path):
 @pytest.mark.parametrize("found", ["fc.1", "head.last"])
 def test_a_classifier_of_another_name_is_the_classifier_and_is_said(tmp_path, found):
     module = build("timm", "test_resnet", num_classes=7)
-    path = save(module, tmp_path / "a.pth", with_head_named(found))
-    for spec in specs_of(path):
+    for spec in specs_of(save(module, tmp_path / "a.pth", with_head_named(found))):
         loaded = load_model(spec)
         assert not loaded.fresh_head
         assert loaded.num_classes == 7

@@ -167,8 +167,7 @@ def test_layers_on_both_sides_are_measured_as_the_runtime_measures_the_edited_fi
         changed = copy.deepcopy(opened.network)
         weight = changed.get_submodule(layer).weight
         with torch.no_grad():
-            smallest = weight.abs().flatten().argsort(stable=True)[: weight.numel() // 2]
-            weight.view(-1)[smallest] = 0
+            weight.view(-1)[weight.abs().flatten().argsort(stable=True)[: weight.numel() // 2]] = 0
         edited = with_weights(opened, changed)
         before, after = (torch.from_numpy(run(each, images)).log_softmax(1) for each in (opened.content, edited))
         divergence = float((before.exp() * (before - after)).sum(1).mean())

@@ -38,8 +38,7 @@ def test_a_file_fixed_to_several_images_is_analysed_on_any_number(tmp_path: Path
     module = small_network(seed=0).eval()
     images = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     file = tmp_path / "network.onnx"
-    width = len(module(images[:1])[0])
-    file.write_bytes(fixed_to(exported(module), batch=2, width=width))
+    file.write_bytes(fixed_to(exported(module), batch=2, width=len(module(images[:1])[0])))
     opened = senseapp.open_onnx(file)  # type: ignore[attr-defined]
     assert opened.batch == 2
     places = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0])  # the file adds to each image its place in the batch

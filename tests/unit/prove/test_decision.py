@@ -36,8 +36,13 @@ LARGER = a_file(950, 0.5)
 SLOWER = a_file(300, 2.0)
 SMALL_AND_AS_FAST = a_file(300, 1.0)
 
-UNSURE = a_file(304, 0.66)
-UNSURE = replace(UNSURE, figures=replace(UNSURE.figures, time_ratio=Median(value=0.66, low=0.55, high=0.7)))
+
+def timed(one: Candidate, low: float, high: float) -> Candidate:
+    ratio = replace(one.figures.time_ratio, low=low, high=high)
+    return replace(one, figures=replace(one.figures, time_ratio=ratio))
+
+
+UNSURE = timed(a_file(304, 0.66), 0.55, 0.7)
 
 FEW, ENOUGH = (
     replace(SMALL, figures=replace(SMALL.figures, changes=(a_counted_change(0, images, metric="top1"),)))
@@ -47,15 +52,23 @@ CASES = {
     "nothing measured": ([], "smaller", 0.01, None, "No file has been measured yet."),
     "hardly smaller, twice as fast, as right": (
         *([SMALL, QUICK], "smaller", 0.01, QUICK),
-        "No file that runs and was measured to lose at most 1 point is clearly smaller.",
+        "No other file that runs and was measured to lose at most 1 point is clearly smaller.",
     ),
     "hardly smaller: one takes longer, one loses more": (
         *([SMALL, a_file(305, 0.63, 100), QUICK], "smaller", 0.3, QUICK),
-        "No file that runs and was measured to lose at most 30 points is clearly smaller.",
+        "No other file that runs and was measured to lose at most 30 points is clearly smaller.",
     ),
     "about as small and quicker, though not beyond noise": (
         *([a_file(300, 0.65), a_file(305, 0.6), UNSURE], "smaller", 0.01, a_file(305, 0.6)),
-        "No file that runs and was measured to lose at most 1 point is clearly smaller.",
+        "No other file that runs and was measured to lose at most 1 point is clearly smaller.",
+    ),
+    "as fast within noise, and smaller": (
+        *([timed(a_file(307, 0.71), 0.63, 0.81), timed(a_file(240, 0.74), 0.65, 0.84)], "faster", 0.01),
+        *(a_file(240), "No other file that runs and was measured to lose at most 1 point is clearly faster."),
+    ),
+    "as small and as fast within noise, and safer": (
+        *([timed(a_file(302, 0.4, 4), 0.3, 0.6), timed(a_file(300, 0.5), 0.3, 0.6)], "smaller", 0.3, a_file(300)),
+        "It is the smallest file that runs and was measured to lose at most 30 points.",
     ),
     "packed weights beside a file that runs": (
         *([PACKED, SMALL], "smaller", 0.01, SMALL),
@@ -144,7 +157,7 @@ def test_the_files_that_a_bound_counts_are_said_beside_it() -> None:
     alone, both = (decision(files, "smaller", 0.05, Promise(most=0.05)) for files in ([good], [harmful, good]))
     assert alone.choice == both.choice == good
     assert alone.bounds[good.file] < both.bounds[good.file]
-    assert both.evidence.endswith("The bound allows for all 2 ways tested on these images, also those not kept.")
+    assert both.evidence.endswith("The bounds of all 2 files and variants tested on these images hold together.")
     assert "tried" not in alone.evidence + decision([harmful, good], "smaller", 0.05).evidence
 
 

@@ -88,8 +88,7 @@ def test_a_file_in_int8_nests_its_outputs_too() -> None:
     content = OPERATIONS.exporter(dense.model, IMAGES[:1])(dense.model)
     judge = Judge(PICKED, JudgingImages.of_batches([IMAGES]), OPERATIONS.open(content), num_outputs=CLASSES)
     quantizer = OPERATIONS.quantizer(content, [IMAGES])
-    files = [quantizer.write(), quantizer.write(but=[quantizer.nodes(quantizer.write())[0]])]
-    for file in files:
+    for file in [quantizer.write(), quantizer.write(but=[quantizer.nodes(quantizer.write())[0]])]:
         judged = judge.judged(OPERATIONS.open(file))
         assert judged.outputs.shape == (COUNT, CLASSES)
         assert 0 < judged.damage < 0.01

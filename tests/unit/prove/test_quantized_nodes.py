@@ -158,11 +158,10 @@ def joined_in_int8(file: Path, kinds: set[str]) -> tuple[bytes, str]:
     """Return the file with the last Concat, and what follows it of these kinds, in int8; and the name of that node."""
     nodes = onnx.load(file).graph.node
     place = max(place for place, node in enumerate(nodes) if node.op_type == "Concat")
-    images = torch.nn.functional.interpolate(inputs(range(8))[0] * 0.25 + 0.5, scale_factor=8)
     quantize_static(
         file,
         file.with_suffix(".int8.onnx"),
-        Calibration(images),
+        Calibration(torch.nn.functional.interpolate(inputs(range(8))[0] * 0.25 + 0.5, scale_factor=8)),
         nodes_to_quantize=[node.name for node in nodes[place:] if node.op_type in kinds],
     )
     return file.with_suffix(".int8.onnx").read_bytes(), nodes[place].name

@@ -30,8 +30,7 @@ def problem(seed, *, rows=6, width=6, groups=1):
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(groups, 50, width, generator=generator)
     mixed = inputs @ torch.randn(groups, width, width, generator=generator)
-    second = obs.damped(mixed.transpose(1, 2) @ mixed)
-    return torch.randn(groups, rows, width, generator=generator), second
+    return torch.randn(groups, rows, width, generator=generator), obs.damped(mixed.transpose(1, 2) @ mixed)
 
 
 def error(weight, found, second):

@@ -35,8 +35,7 @@ class Network(nn.Module):
         self.again.weight = self.head.weight
 
     def forward(self, images: Tensor) -> Tensor:
-        pooled = self.body(images).mean((2, 3)) * self.scale
-        return self.again(self.head(self.norm(pooled)).relu())
+        return self.again(self.head(self.norm(self.body(images).mean((2, 3)) * self.scale)).relu())
 
 
 def a_network() -> nn.Module:

@@ -281,8 +281,7 @@ def test_fitted_weights_and_ranges_do_less_harm(runtime, network, images, conten
         wanted = network(images)
 
     def damages_of(opened):
-        found = torch.cat([opened.run(each[None]) for each in images])
-        return [relative_error(found, wanted)]
+        return [relative_error(torch.cat([opened.run(each[None]) for each in images]), wanted)]
 
     fitting = Fitting(batches=[images])
     fitted, plain = runtime.fitted_quantizer(content, fitting), runtime.quantizer(content, [images])

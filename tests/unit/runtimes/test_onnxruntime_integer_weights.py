@@ -67,8 +67,7 @@ def test_weights_that_their_integers_do_not_make_stay_as_they_are() -> None:
     with torch.no_grad():
         network[0].weight += 0.01 * torch.randn(network[0].weight.shape)
     content = onnx_model(network, IMAGES[:1])
-    nodes = layers_of_nodes(content, ("0",))
-    for known in (dict.fromkeys(nodes, integers["0"]), {}):
+    for known in (dict.fromkeys(layers_of_nodes(content, ("0",)), integers["0"]), {}):
         assert with_quantized_weights(content, known) == (content, 0)
 
 

@@ -179,8 +179,7 @@ def test_of_networks_with_attention_only_products_with_weights_are_in_int8() -> 
 
 
 def executed(content: bytes, shape=(1, 3, 16, 16)):
-    network = compiled(read(content), shape, threads=1)
-    for node in network.get_runtime_model().get_ordered_ops():
+    for node in compiled(read(content), shape, threads=1).get_runtime_model().get_ordered_ops():
         about = node.get_rt_info()
         yield SimpleNamespace(kind=about["layerType"].astype(str), kernel=about["primitiveType"].astype(str))
 

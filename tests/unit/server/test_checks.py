@@ -148,8 +148,7 @@ def test_the_time_left_follows_from_the_first_images() -> None:
 def test_a_damaged_record_is_left_out_of_the_list(backend: Backend, files: tuple[bytes, bytes]) -> None:
     service = Service(backend, "ada")
     check_id = service.checks.start(spec_of(service, files))
-    folder = next((backend.home / "checks").glob(f"*/{check_id}"))
-    (folder / "spec.json").write_text("{}")
+    (next((backend.home / "checks").glob(f"*/{check_id}")) / "spec.json").write_text("{}")
     assert service.checks.recent() == ()
 
 

@@ -162,8 +162,7 @@ def test_a_file_that_runs_is_judged_by_bernoullis() -> None:
     network, changed = network_of(), network_of()
     with torch.no_grad():
         changed.blocks[0].conv1.weight.mul_(0.7)
-    files = [onnx_copy(each, pictures()[:1]) for each in (network, changed)]
-    original, file = map(RuntimeModel, files)
+    original, file = map(RuntimeModel, [onnx_copy(each, pictures()[:1]) for each in (network, changed)])
     judge = Judge(MULTILABEL, JudgingImages.of_batches([pictures()]), original, num_outputs=6)
     judged = judge.judged(file)
     before, after = (plain(each(pictures())) for each in (network, changed))

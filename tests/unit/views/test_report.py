@@ -84,8 +84,7 @@ def test_the_answer_is_that_of_results_and_of_the_same_file() -> None:
     parts = [answer.headline, answer.evidence, answer.reason, "Most fragile: layer2.0.conv1"]
     parts += ["What does each layer lose", "Compression Set"]  # the answer comes first, the settings last
     assert [found.text.index(part) for part in parts] == sorted(found.text.index(part) for part in parts)
-    failing = replace(result(), num_samples=140, baseline={"top1": 0.07})
-    warned = report(failing, candidates=(file,)).text
+    warned = report(replace(result(), num_samples=140, baseline={"top1": 0.07}), candidates=(file,)).text
     assert 0 < warned.index("right on 7 % of 140 images, near chance") < warned.index(answer.headline)
     assert "nats" not in warned
     assert not re.search("held-out|int8|packed|repaired", warned)

@@ -132,5 +132,4 @@ def is_final(rows: Tensor) -> bool:
     if not bool(rows.any()):  # no object in noise, and places for some
         return True
     falls = (rows[:, 1:] <= rows[:, :-1] + 1e-6).flatten(0, 1).all(dim=0) & (rows[:, :1] > rows[:, -1:]).any(0)[0]
-    whole = (rows == rows.round()).flatten(0, 1).all(dim=0)
-    return bool(falls.any()) and bool(whole.any())
+    return bool(falls.any()) and bool((rows == rows.round()).flatten(0, 1).all(dim=0).any())
