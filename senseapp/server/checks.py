@@ -41,7 +41,7 @@ _SPEC, _REPORT = "spec.json", "report.json"
 _NO_REPORT = "There is no report: senseapp stopped before this check was finished, or it failed. Check the files again."
 _CANCELLED = "This check was cancelled."
 _IMAGES_DONE = re.compile(rf"{FILES_ARE_OPEN}{re.escape(SEPARATOR)}(\d+) of (\d+) images")
-_TIMED_CALLS = 100  # of both files, about, to take times
+_TIMED_CALLS, _LEAST_REST_SECONDS = 100, 3.0  # of both files, about, to take times; of all after the images
 _ID = re.compile(r"[0-9a-f]{32}")
 _MOST_KEPT = 20  # of one user
 
@@ -122,9 +122,10 @@ class CheckObserver(RunObserver):
             done, total = map(int, counted.groups())
             if done:
                 passed = now - self._opened
-                counts = {FILES_ARE_OPEN: total, CANDIDATE_RUNS: total, "Timing both files in turns": _TIMED_CALLS}
-                steps = [PlannedStep(title=title, seconds=passed / done * count) for title, count in counts.items()]
-                self._plan(steps, passed)
+                both = passed / done * total
+                rest = passed / done * _TIMED_CALLS + _LEAST_REST_SECONDS
+                seconds = {FILES_ARE_OPEN: both, CANDIDATE_RUNS: both, "Timing both files in turns": rest}
+                self._plan([PlannedStep(title=title, seconds=each) for title, each in seconds.items()], passed)
             self._opened = 0.0 if done else now
         if now - self._begun > MOST_SECONDS:
             raise ReadingStopped(
