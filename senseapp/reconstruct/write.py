@@ -46,9 +46,8 @@ def write_compressed(
     ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
     :mod:`senseapp.records.deployment` for what reads it. A structurally pruned network no longer fits its architecture,
     so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W). A network from
-    an ``uploaded`` ONNX file is always written as that file, edited, with sentences on what changed. ONNX files hold
-    what is ``told`` of them (:func:`.told_of`). Return the files written, the state dict first, and sentences on those
-    that could not be.
+    an ``uploaded`` ONNX file is always written as that file, edited, with sentences on what changed. Return the files
+    written, the state dict first, and sentences on those that could not be. ONNX files hold what is ``told`` of them.
 
     Raises InvalidSpec for a suffix that is not in :data:`WRITTEN_SUFFIXES`, StorageFailed if a file cannot be written.
     """

@@ -86,7 +86,7 @@ def side_in(metadata: Mapping[str, str]) -> int | None:
     try:
         own = mapping(read_json(metadata[PREPARATION]), PREPARATION) if PREPARATION in metadata else {}
         told = own["input_shape"] if own else read_python(metadata.get("imgsz", ""))
-        sides = {whole(each, "a side") for each in items(told, "sides")[-2:]}
+        sides = {whole(each, "a side", least=1) for each in items(told, "sides")[-2:]}
     except (BadValue, KeyError):
         return None
     return sides.pop() if len(sides) == 1 else None
