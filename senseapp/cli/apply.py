@@ -83,7 +83,9 @@ def run(arguments: argparse.Namespace) -> None:
         if (promised := promised_after(folder.candidates(), promise)) is not None:
             require_kept(evaluator, proven, promised)
         progress("Writing the compressed model")
-        files, notes = write_compressed(proven.applied, out, proven.example, uploaded=evaluator.onnx)
+        files, notes = write_compressed(
+            proven.applied, out, proven.example, uploaded=evaluator.onnx, told=evaluator.told()
+        )
         validation = with_file_sizes(proven.result, files, proven.dense)
         candidates = weights_candidates(evaluator, proven, validation, files, task.key)
     report = _report(result, validation, files, notes) | {"candidates": [candidate_json(each) for each in candidates]}

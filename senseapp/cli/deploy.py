@@ -199,13 +199,9 @@ def _written(
 
     out, is_kit = arguments.out, arguments.format == "kit"
     files = {out: folder.candidate_file(candidate).read_bytes()}
-    readme = deployment.readme(out.name, folder.load_result().spec.target)
-    files[out.with_suffix(".README.txt")] = readme.encode()
-    kit = (
-        runtime_named(deployment.settings.runtime).kit(out.name)
-        if is_kit and not (uploaded and out.suffix == ".onnx")
-        else {}
-    )
+    files[out.with_suffix(".README.txt")] = deployment.readme(out.name, folder.load_result().spec.target).encode()
+    is_edited = uploaded and out.suffix == ".onnx"
+    kit = runtime_named(deployment.settings.runtime).kit(out.name) if is_kit and not is_edited else {}
     files |= {out.with_name(name): text.encode() for name, text in kit.items()}
     if arguments.format == "recipe" and candidate.form != "onnx":
         recipes = runtime_named(deployment.settings.runtime).recipes(files[out])

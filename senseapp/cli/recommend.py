@@ -78,7 +78,11 @@ def run(arguments: argparse.Namespace) -> None:
         if found.proven is not None and record.validation is not None and sure:
             progress("Writing the compressed model")
             files, _ = write_compressed(
-                found.proven.applied, arguments.out, found.proven.example, uploaded=evaluator.onnx
+                found.proven.applied,
+                arguments.out,
+                found.proven.example,
+                uploaded=evaluator.onnx,
+                told=evaluator.told(),
             )
             write_target_file(record.validation.schedule, result, format_name="json", path=arguments.schedule)
     written = arguments.schedule if files else None

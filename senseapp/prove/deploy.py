@@ -14,11 +14,9 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import storage_errors
 from senseapp.core.steps import LEFT_OUT, OptionalSteps, StepTitle
 from senseapp.core.texts import plural
-from senseapp.data.images import PreparedImages
 from senseapp.descriptions import Effect
 from senseapp.formats.base import levels_by_layer
 from senseapp.metrics import MetricChange
-from senseapp.networks.onnx.metadata import told_of
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import call_of, is_busy, times_anew, times_elsewhere
@@ -231,11 +229,8 @@ class _TestedFiles:
         self._files = {"original": evaluator.original_file(runtime), **found.compared}
         self._files |= {each.name: each.content for each in found.made}
         thresholds = score_thresholds(evaluator, runtime, self._files)
-        proof = evaluator.images.proof
         for each in found.made:  # says itself how its images are prepared, and its classes and thresholds
-            preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
-            scores = (thresholds[each.name], thresholds["original"]) if thresholds else None
-            told = told_of(preprocessing, evaluator.class_names, scores)
+            told = evaluator.told((thresholds[each.name], thresholds["original"]) if thresholds else None)
             if settings.activation_bits != INT8_BITS:
                 told["senseapp.activation_bits"] = str(settings.activation_bits)
             self._files[each.name] = runtime.described(each.content, told)

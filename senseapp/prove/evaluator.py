@@ -15,7 +15,7 @@ from senseapp import __version__
 from senseapp.compressions.base import ChannelCompressor, CompressionRequest, build_compressor
 from senseapp.core.errors import InvalidSchedule
 from senseapp.core.steps import Progress, ignore_progress
-from senseapp.data.images import ImageSet, draw_order
+from senseapp.data.images import ImageSet, PreparedImages, draw_order
 from senseapp.data.load import images_for
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
@@ -23,6 +23,7 @@ from senseapp.measure.plan import Layout, lay_out, micro_batches, settle_kernels
 from senseapp.measure.reuse import add_images, add_weights
 from senseapp.measure.sweep import CALIBRATION_IMAGES
 from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.onnx.metadata import told_of
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.load import load_model
@@ -187,6 +188,11 @@ class ScheduleEvaluator:
     def task(self) -> Task:
         """What outputs and labels mean."""
         return self.dense.task
+
+    def told(self, thresholds: tuple[float, float] | None = None) -> dict[str, str]:
+        """Return :func:`.told_of` of the run, as it was measured: what its files say of themselves."""
+        proof = self.images.proof
+        return told_of(proof.preprocessing if isinstance(proof, PreparedImages) else None, self.class_names, thresholds)
 
     @property
     def _spec(self) -> SensitivitySpec:

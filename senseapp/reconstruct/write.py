@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import safetensors.torch
@@ -19,6 +20,7 @@ from senseapp.core.files import replace_file, storage_errors
 from senseapp.descriptions import Effect
 from senseapp.networks.network import OUTPUTS, nesting_text
 from senseapp.networks.onnx.difference import difference
+from senseapp.networks.onnx.metadata import described
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
 from senseapp.reconstruct.apply import AppliedModel
@@ -31,7 +33,12 @@ _SCALE, _ZERO_POINT = ".scale", ".zero_point"
 
 
 def write_compressed(
-    applied: AppliedModel, path: Path, example: Tensor, *, uploaded: OpenedOnnx | None = None
+    applied: AppliedModel,
+    path: Path,
+    example: Tensor,
+    *,
+    uploaded: OpenedOnnx | None = None,
+    told: Mapping[str, str] | None = None,
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Write the state dict to ``path``, next to it a small file of it, and the network if channels were removed.
 
@@ -40,7 +47,7 @@ def write_compressed(
     :mod:`senseapp.records.deployment` for what reads it. A structurally pruned network no longer fits its architecture,
     so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W). A network from
     an ``uploaded`` ONNX file is always written as that file, edited, with sentences on what changed. Return the files
-    written, the state dict first, and sentences on those that could not be.
+    written, the state dict first, and sentences on those that could not be. ONNX files hold what is ``told`` of them.
 
     Raises InvalidSpec for a suffix that is not in :data:`WRITTEN_SUFFIXES`, StorageFailed if a file cannot be written.
     """
@@ -51,8 +58,10 @@ def write_compressed(
     files |= {path.with_suffix(suffix): content for suffix, content in small.items()}
     for suffix, write in _network_writers(applied, example, uploaded).items():
         try:
-            files[path.with_suffix(suffix)], more = write()
-            notes += more
+            content = described(write(), told or {}) if suffix == ONNX.suffix else write()
+            if uploaded is not None and suffix == ONNX.suffix:
+                notes += difference(uploaded.content, content).sentences
+            files[path.with_suffix(suffix)] = content
         except SenseError as error:
             notes += (str(error),)
     with storage_errors(f"the folder of {path.name}"):
@@ -64,20 +73,15 @@ def write_compressed(
 
 def _network_writers(
     applied: AppliedModel, example: Tensor, uploaded: OpenedOnnx | None
-) -> dict[str, Callable[[], tuple[bytes, tuple[str, ...]]]]:
-    """Return what writes the whole network, by suffix, with sentences on the file."""
-    writers: dict[str, Callable[[], tuple[bytes, tuple[str, ...]]]] = {}
+) -> dict[str, Callable[[], bytes]]:
+    """Return what writes the whole network, by suffix."""
+    writers: dict[str, Callable[[], bytes]] = {}
     if applied.kept_channels:
-        writers[PROGRAM.suffix] = lambda: (exported_program(applied.model, example), ())
-        writers[ONNX.suffix] = lambda: (onnx_model(applied.model, example), ())
+        writers[PROGRAM.suffix] = partial(exported_program, applied.model, example)
+        writers[ONNX.suffix] = partial(onnx_model, applied.model, example)
     if uploaded is not None:
-        writers[ONNX.suffix] = lambda: _edited(uploaded, applied.model)
+        writers[ONNX.suffix] = partial(with_weights, uploaded, applied.model)
     return writers
-
-
-def _edited(uploaded: OpenedOnnx, model: nn.Module) -> tuple[bytes, tuple[str, ...]]:
-    content = with_weights(uploaded, model)
-    return content, difference(uploaded.content, content).sentences
 
 
 def _separate_state(model: nn.Module) -> dict[str, Tensor]:

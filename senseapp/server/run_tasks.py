@@ -141,7 +141,9 @@ class Verification(EvaluatorTask[ValidationResult]):
 
         context.observer.phase("Writing the compressed model")
         target = context.folder.compressed_model(self.key)
-        files, notes = write_compressed(proven.applied, target, proven.example, uploaded=evaluator.onnx)
+        files, notes = write_compressed(
+            proven.applied, target, proven.example, uploaded=evaluator.onnx, told=evaluator.told()
+        )
         if proven.changed is not None:
             context.folder.save(self.key, proven.changed)
         validation = with_file_sizes(proven.result, files, proven.dense)

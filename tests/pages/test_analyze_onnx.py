@@ -47,9 +47,9 @@ def output_of(app: AppTest) -> object:
 
 
 def test_a_file_with_one_output_needs_no_choice(analyze: AppTest, service: Service) -> None:
-    upload(analyze, exported(small_network()))
+    upload(analyze, exported(small_network(), batch=1))
     assert not analyze.exception
-    assert "input `images` 1 × 3 × 16 × 16, any number of images" in texts(analyze)
+    assert "input `images` 1 × 3 × 16 × 16, 1 image at a time" in texts(analyze)
     assert "output `scores` 1 × 6" in texts(analyze)
     assert not [box for box in analyze.selectbox if box.label in ("Output to measure", "Image size")]
     model = started(analyze, service)
@@ -81,15 +81,13 @@ def test_the_size_of_images_is_chosen_where_the_file_leaves_it_free(analyze: App
     assert started(analyze, service).img_size == 64
 
 
-def test_a_map_may_be_of_two_tasks_so_a_person_chooses(
-    analyze: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_tasks_the_likelier_is_preset_and_a_person_may_choose(analyze, service, monkeypatch) -> None:
     card = replace(profile(), input_shape=(3, 8, 8))
     monkeypatch.setattr(type(service.inputs), "model_card", lambda _inputs, _model: card)
     upload(analyze, file_of([*HEAD], {"w": weights(3, 3, 3, 3)}, outputs=["c"]))  # classes of pixels, or anything else
-    assert "No output of the file is one of" in analyze.warning[0].value
+    assert analyze.selectbox(key="analyze.model.task").value == "segmentation"
+    analyze.selectbox(key="analyze.model.task").set_value("classification").run()  # which is kept
     assert "“c” (1, 3, 8, 8). These outputs could be segmentation or values" in analyze.warning[0].value
-    assert analyze.button(key="analyze.run").disabled
     analyze.selectbox(key="analyze.model.task").set_value("values").run()
     wait_for_card(analyze)
     assert not analyze.warning
@@ -100,9 +98,8 @@ def test_a_map_may_be_of_two_tasks_so_a_person_chooses(
 
 
 def test_outputs_that_fit_no_task_are_said(analyze: AppTest) -> None:
-    upload(
-        analyze, file_of([*HEAD, node("ReduceSum", "f", "s", keepdims=0)], {"w": weights(3, 3, 3, 3)}, outputs=["s"])
-    )
+    nodes = [*HEAD, node("ReduceSum", "f", "s", keepdims=0)]
+    upload(analyze, file_of(nodes, {"w": weights(3, 3, 3, 3)}, outputs=["s"]))
     assert "Export the network" in analyze.warning[0].value
     assert analyze.button(key="analyze.run").disabled
 
@@ -143,9 +140,7 @@ def test_a_graph_and_its_weights_are_one_upload(analyze: AppTest, service: Servi
     assert Path(started(analyze, service).checkpoint).name == "net.zip"
 
 
-def test_nodes_that_are_not_read_are_left_to_onnxruntime_only_when_that_is_wanted(
-    analyze: AppTest, service: Service
-) -> None:
+def test_nodes_that_are_not_read_are_left_to_onnxruntime_only_when_that_is_wanted(analyze, service) -> None:
     offsets = node("Conv", "x v", "o", pads=[1, 1, 1, 1])
     nodes = [offsets, node("DeformConv", "x w o", "c", pads=[1, 1, 1, 1]), *HEAD[1:], node("Identity", "f", "y")]
     upload(analyze, file_of(nodes, {"v": weights(18, 3, 3, 3), "w": weights(4, 3, 3, 3)}, opset=19))

@@ -15,6 +15,7 @@ from senseapp.app.runs.list import _pack, disk_line
 from senseapp.compressions import PruningConfig
 from senseapp.core.files import SITE
 from senseapp.records.candidate import Delivery
+from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
@@ -235,14 +236,13 @@ def test_runs_are_sorted_by_what_their_best_file_saves_of_its_own_network(app, s
         run_id = finish(service, backend, RunSpec())
         service.rename(run_id, f"file of {size}")
         if size:
-            file = a_candidate(
-                "int8", size=size, share=0.5, lost=0.0, metric="top1", original=some_figures(0.0, 1.0, whole)
-            )
+            file = a_candidate(size=size, share=0.5, lost=0.0, metric="top1", original=some_figures(0.0, 1.0, whole))
             backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
     open_page(app, PAGE)
     assert list(app.dataframe[0].value["title"]) == ["file of 0", "file of 1000", "file of 3000"]  # the newest first
     app.button_group(key="order.runs").set_value("Most saved first").run()
-    table = app.dataframe[0].value
-    assert list(table["title"]) == ["file of 3000", "file of 1000", "file of 0"]
-    assert list(table["saved"])[:2] == [75.0, 50.0]
+    assert list(app.dataframe[0].value["title"]) == ["file of 3000", "file of 1000", "file of 0"]
+    backend.store.update(service.runs()[-1].run_id, state=RunState.CANCELLED)  # its file is there all the same
+    table = app.run().dataframe[0].value
+    assert table[["state", "saved"]].to_numpy().tolist()[:2] == [["Cancelled", 75.0], ["Finished", 50.0]]
     assert list(table["time"]) == ["0.50 × (0.49 to 0.51)", "0.50 × (0.49 to 0.51)", ""]

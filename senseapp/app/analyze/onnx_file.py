@@ -44,8 +44,8 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         return None
     guessed = f"analyze.model.guessed.{path.parent.name}"
     if held := st.session_state.get(guessed):
-        st.session_state[guessed] = ""  # once: from then on the choice is the person's
-        st.session_state[TASK_KEY] = held
+        st.session_state[guessed] = ()  # once: from then on the choice is the person's
+        st.session_state[TASK_KEY] = held[0]
     file = ModelSpec(library="onnx", checkpoint=str(path), task=choose_task())
     usual = _report(file, path)
     if usual is not None and (usual.unread or usual.barrier):
@@ -56,8 +56,7 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
             return None
     if usual is None:
         return None
-    if len(usual.fitting_tasks) == 1 and guessed not in st.session_state:
-        st.session_state[guessed] = usual.fitting_tasks[0]
+    if st.session_state.setdefault(guessed, usual.fitting_tasks):  # where the preset task does not fit
         st.rerun()
     model = replace(file, outputs=_choose_outputs(usual, draft, path))
     if usual.is_size_free:
@@ -74,8 +73,9 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
             width=280,
         )
         model = replace(model, img_size=size)
-    is_usual = model.img_size is None or usual.image_size == (model.img_size, model.img_size)
-    is_usual &= model.outputs in ((), usual.outputs)
+    is_usual = model.outputs in ((), usual.outputs) and (
+        model.img_size is None or usual.image_size == (model.img_size, model.img_size)
+    )
     report = usual if is_usual else _report(model, path, keep=True)
     if report is None:
         return None
@@ -154,7 +154,8 @@ def _found(report: OnnxReport) -> Markdown:
     """Return the input and the outputs of a file."""
     facts = {each.name: each for each in report.candidates}
     outputs = [code(name) + md(" {}", fmt.shape(facts[name].shape)) for name in report.outputs]
-    batch = "any number of images" if report.batch is None else f"{fmt.plural(report.batch, 'image')} at a time"
+    is_free = report.batch is None and 0 in report.free_axes
+    batch = "any number of images" if is_free else f"{fmt.plural(report.input_shape[0], 'image')} at a time"
     parts = [
         md("input ") + code(report.input_name) + md(" {}, {}", fmt.shape(report.input_shape), batch),
         md("output ") + md(" and ").join(outputs),

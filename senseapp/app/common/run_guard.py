@@ -250,15 +250,14 @@ def decided(record: RunRecord, candidates: Sequence[Candidate]) -> Decision:
 
 
 def decisions(records: Sequence[RunRecord]) -> dict[str, Decision]:
-    """Return the decision of each finished run with files, by id."""
+    """Return the decision of each run with files, by id; that there is none to take only of finished ones."""
     found = {}
     for record in records:
-        if record.state is not RunState.DONE:
-            continue
         with suppress(SenseError):  # damaged files are said on the run's own page
             candidates = backend.service().work.candidates(record.run_id)
-            if candidates:
-                found[record.run_id] = decided(record, candidates)
+            answer = decided(record, candidates)
+            if candidates and (answer.choice is not None or record.state is RunState.DONE):
+                found[record.run_id] = answer
     return found
 
 

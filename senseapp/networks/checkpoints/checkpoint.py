@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from senseapp.core.errors import InvalidCheckpoint, first_line_of
+from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.foreign_zip import ZIP_DAMAGE
 from senseapp.core.texts import first_names
 from senseapp.networks.checkpoints.model_folder import ModelConfig, is_model_folder, opened_model_folder
@@ -104,7 +104,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor | str]:
             names = [name for name in in_file if _is_name(name)]
             tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, ValueError, RuntimeError, OSError, KeyError, AttributeError, TypeError) as error:
-        raise damaged(path, first_line_of(error, most=160)) from error
+        raise damaged(path, error) from error
     return {name: "of complex numbers" if tensor.is_complex() else tensor for name, tensor in tensors.items()}
 
 
@@ -119,7 +119,7 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
             raise ValueError("its tensors claim far more bytes than the file has")
         found = {name: value.read() for name, value in stored}
     except _MALFORMED as error:
-        raise damaged(path, first_line_of(error, most=160)) from error
+        raise damaged(path, error) from error
     return found, root, sorted(file.reader.recorded)
 
 

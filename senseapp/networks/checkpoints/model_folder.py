@@ -125,7 +125,7 @@ def _unpacked(path: Path, target: Path) -> tuple[Path, ModelConfig | None]:
             f"{path.name} holds more than {_MOST_MEMBERS:,} files; a network is {CONFIG_FILE} and one file of weights."
         ) from error
     except ZIP_DAMAGE as error:
-        raise damaged(path, str(error)) from error
+        raise damaged(path, error) from error
 
 
 def _top_folder(names: Mapping[str, object]) -> str:

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from senseapp.core.errors import InvalidCheckpoint
+from senseapp.core.errors import InvalidCheckpoint, first_line_of
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.records.deployment import small_form
 
@@ -94,11 +94,10 @@ def _refuse_program(path: Path, archive: ForeignZip) -> None:
             )
 
 
-def damaged(path: Path, reason: str) -> InvalidCheckpoint:
-    """Return the error for a file of a known kind that cannot be read."""
-    return InvalidCheckpoint(
-        f"{path.name} was cut short or is damaged ({reason.rstrip('.')}). Upload it again, or save it again."
-    )
+def damaged(path: Path, error: Exception) -> InvalidCheckpoint:
+    """Return the error for a file of a known kind that cannot be read, with the reason where senseapp found it."""
+    reason = f" ({first_line_of(error, most=160)})" if isinstance(error, ValueError) else ""
+    return InvalidCheckpoint(f"{path.name} was cut short or is damaged{reason}. Upload it again, or save it again.")
 
 
 def kind_of(path: Path) -> FileKind:
@@ -192,7 +191,7 @@ def opened_archive(path: Path) -> Iterator[tuple[ForeignZip, zipfile.ZipInfo]]:
             f"{path.name} holds more than {MAX_TENSORS:,} entries, the most that a checkpoint has. {RESAVE_ADVICE}"
         ) from error
     except ZIP_DAMAGE as error:
-        raise damaged(path, str(error)) from error
+        raise damaged(path, error) from error
     with closing(archive):
         _refuse_program(path, archive)
         compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.members)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
+from onnx import helper, load_model_from_string
+
 from senseapp.core.foreign_values import (
     BadValue,
     items,
@@ -72,11 +74,20 @@ def told_of(
     return found
 
 
+def described(content: bytes, told: Mapping[str, str]) -> bytes:
+    """Return an ONNX file with these entries in its metadata, beside or in place of its own."""
+    model = load_model_from_string(content)
+    helper.set_model_props(model, {**{entry.key: entry.value for entry in model.metadata_props}, **told})
+    return bytes(model.SerializeToString())
+
+
 def side_in(metadata: Mapping[str, str]) -> int | None:
-    """Return the side of square images that an export of Ultralytics was made for; None where it does not say."""
+    """Return the side of square images that senseapp measured or Ultralytics exported with; None if it is not told."""
     try:
-        sides = {whole(each, "a side") for each in items(read_python(metadata.get("imgsz", "")), "imgsz")}
-    except BadValue:
+        own = mapping(read_json(metadata[PREPARATION]), PREPARATION) if PREPARATION in metadata else {}
+        told = own["input_shape"] if own else read_python(metadata.get("imgsz", ""))
+        sides = {whole(each, "a side", least=1) for each in items(told, "sides")[-2:]}
+    except (BadValue, KeyError):
         return None
     return sides.pop() if len(sides) == 1 else None
 

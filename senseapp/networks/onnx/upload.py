@@ -78,7 +78,7 @@ def _of_archive(path: Path) -> bytes:
             "its weights."
         ) from error
     except ZIP_DAMAGE as error:
-        raise damaged(path, str(error)) from error
+        raise damaged(path, error) from error
 
 
 def _joined(files: Mapping[str, _Reader], of: str) -> bytes:

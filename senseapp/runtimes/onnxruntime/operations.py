@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.networks.onnx.graph import opset_of
-from senseapp.networks.onnx.metadata import CLASSES
+from senseapp.networks.onnx.metadata import CLASSES, described
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import tensors_of
 from senseapp.reconstruct.write import onnx_copy, onnx_program, optimized
@@ -92,9 +92,7 @@ class OnnxRuntime(Runtime):
 
     def described(self, content: bytes, told: Mapping[str, str]) -> bytes:
         """Return the file with these entries in its metadata."""
-        model = onnx.load_from_string(content)
-        onnx.helper.set_model_props(model, {**{entry.key: entry.value for entry in model.metadata_props}, **told})
-        return bytes(model.SerializeToString())
+        return described(content, told)
 
     def class_names(self, content: bytes) -> tuple[str, ...]:
         """Return the class names in the file's metadata."""

@@ -10,7 +10,6 @@ from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.networks.network import in_calls
 from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
-from senseapp.networks.onnx.metadata import THRESHOLDS
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
 from senseapp.records.deployment import OperatorTime
@@ -83,10 +82,6 @@ class UploadedRuntime(OnnxRuntime):
     def format_version(self, content: bytes) -> int:
         """Return the operator set of the file, which onnxruntime has opened: it need not pass ONNX's own checker."""
         return opset_of(onnx.load_from_string(content))
-
-    def described(self, content: bytes, told: Mapping[str, str]) -> bytes:
-        """Return the file with thresholds of scores: its other metadata stay those of the uploaded one."""
-        return super().described(content, {key: text for key, text in told.items() if key in THRESHOLDS})
 
     def input_words(self, shape: Sequence[int]) -> str:
         """Return the type and shape that the file declares, for images of ``shape`` (C, H, W)."""

@@ -135,7 +135,7 @@ def test_a_truncated_file_is_refused(tmp_path, share, form):
         save(weights, path, _use_new_zipfile_serialization=form == "zip")
     whole = path.read_bytes()
     path.write_bytes(whole[: max(1, int(share * len(whole)))])
-    with pytest.raises(InvalidCheckpoint, match=r"damaged|cut short|not a file|text file"):
+    with pytest.raises(InvalidCheckpoint, match=r"^(?!.*zip).*(damaged|cut short|not a file|text file)"):
         read_checkpoint(path)
 
 

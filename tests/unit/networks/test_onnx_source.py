@@ -14,6 +14,7 @@ from torch import nn
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.metrics.detection.rows import BOX
 from senseapp.networks.network import images_per_pass
+from senseapp.networks.onnx.metadata import PREPARATION, described
 from senseapp.networks.onnx.source import examine_onnx
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
@@ -250,8 +251,9 @@ def test_a_file_of_any_size_is_proposed_the_usual_one_of_its_task(
 def test_a_free_size_is_chosen_and_a_fixed_one_is_kept(tmp_path: Path) -> None:
     path = write_export(tmp_path / "free.onnx", small_network(), free_size=True)
     report = examine_onnx(spec_of(path))
-    assert report.is_size_free
-    assert report.image_size == (224, 224)
+    assert (report.is_size_free, report.image_size) == (True, (224, 224))
+    path.write_bytes(described(path.read_bytes(), {PREPARATION: '{"input_shape": [3, 48, 48]}'}))
+    assert examine_onnx(spec_of(path)).image_size == (48, 48)
     assert load_model(spec_of(path, img_size=40)).preprocessing.input_shape == (3, 40, 40)
     fixed = write_export(tmp_path / "fixed.onnx", small_network())
     assert not examine_onnx(spec_of(fixed)).is_size_free

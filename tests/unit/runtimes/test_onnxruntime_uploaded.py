@@ -77,6 +77,7 @@ def test_the_original_is_the_uploaded_file() -> None:
 
 def test_a_sparse_file_is_the_uploaded_one_with_zeros(tmp_path) -> None:
     opened, evaluator = evaluator_for(a_file())
+    evaluator.class_names = tuple("abcdef")
     proven = prove(evaluator, schedule_of(evaluator, "sparsity", 0.5), repair=True)
     runtime = evaluator.runtime("onnxruntime")
     deployed = deploy(evaluator, proven_source(evaluator, runtime, proven), settings("float"))
@@ -85,13 +86,16 @@ def test_a_sparse_file_is_the_uploaded_one_with_zeros(tmp_path) -> None:
     assert {"first.weight", "second.weight", "head.weight"} <= {each.name for each in found.tensors}
     assert not found.added_nodes
     notes = " ".join(deployed.record.notes)
-    assert "changed tensors" in notes
-    assert "as it was uploaded" in notes
-    files, notes = write_compressed(proven.applied, tmp_path / "net.safetensors", proven.example, uploaded=opened)
+    assert all(words in notes for words in ("changed tensors", "1 entry of metadata", "as it was uploaded"))
+    files, notes = write_compressed(
+        proven.applied, tmp_path / "net.safetensors", proven.example, uploaded=opened, told=evaluator.told()
+    )
     [written] = [path for path in files if path.suffix == ".onnx"]
     assert written.read_bytes() == deployed.content
+    assert open_onnx(deployed.content).metadata == {"author": "somebody", **evaluator.told()}
     assert "as it was uploaded" in " ".join(notes)
-    assert stored_source(evaluator, runtime, proven.result, files[0]).network == deployed.content
+    stored = stored_source(evaluator, runtime, proven.result, files[0]).network
+    assert runtime.described(stored, evaluator.told()) == deployed.content
     images = torch.rand(2, 3, 8, 8)
     expected = proven.applied.model(images).softmax(1).detach()
     np.testing.assert_allclose(run(deployed.content, images)[0], expected, atol=1e-5)
