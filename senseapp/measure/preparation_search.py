@@ -5,8 +5,9 @@ padding, strides and preprocessing. Each candidate, an architecture with an imag
 order, is run on the same images; the architecture's own preprocessing is replaced only by one that is clearly better
 (:mod:`senseapp.metrics.paired_tests`).
 
-All candidates run on the first images, and on the rest those that are not clearly worse there. The budget is counted
-in multiply-accumulates, so that the outcome is the same on every machine. Without labels the evidence is weaker, so
+All candidates run on the first images, and on the rest those that are not clearly worse there. The best values of the
+pixels are then tried with every crop, fit and size. The budget is counted in multiply-accumulates, so that the outcome
+is the same on every machine. Without labels the evidence is weaker, so
 fewer candidates are tried and the outcome is called a guess.
 
 Where names do not tell which output a label means, the order in which the network finds the classes is tried last:
@@ -27,6 +28,7 @@ from senseapp.measure.preparation_candidates import (
     RAW,
     PreparationCandidate,
     SomeImages,
+    counted_macs,
     macs_of,
     other_preparations,
     subject_of,
@@ -125,15 +127,8 @@ class _PreparationSearch:
     _tried: list[PreparationCandidate] = field(default_factory=list)
     _num_left_out: int = 0
     _own_words: str = ""
+    _counted: float = 0.0
     _images: SomeImages = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._images = SomeImages(
-            most=min(_MOST_IMAGES, max(int(_MACS / 2 / macs_of(self._models[0])), _LEAST_IMAGES)),
-            task=task_named(self._spec.model.task),
-            seed=self._spec.sensitivity.seed,
-            data_roots=self._data_roots,
-        )
 
     def choose(self) -> PreparationChoice:
         own, images = self._first()
@@ -170,12 +165,24 @@ class _PreparationSearch:
         ways = other_preparations(self._spec.data, self._models, images, self._own_preprocessing)
         ways = [item for item in ways if item.key != own.key]
         others = self._affordable(sorted(ways, key=self._num_departures))
-        left = [replace(item, order=order) for item in others for order in range(max(1, len(images.label_orders)))]
+        orders = range(max(1, len(images.label_orders)))
+        left = [replace(item, order=order) for item in others for order in orders]
         left = self._run_all(left, slice(0, _FIRST_IMAGES))
         self._tried += left
         for part in (slice(_FIRST_IMAGES, _SECOND_IMAGES), slice(_SECOND_IMAGES, None)):
             left = self._run_all(self._promising(left), part)
-        return left
+        best = {item.values for item in self._leaders([own, *left])}
+        alike = [item for item in ways if item.values in best and item not in others]
+        more = self._run_all([replace(item, order=order) for item in alike for order in orders], slice(None))
+        self._tried += more
+        self._num_left_out = len(ways) - len(others) - len(alike)
+        return left + more
+
+    def _leaders(self, candidates: Sequence[PreparationCandidate]) -> Iterator[PreparationCandidate]:
+        """Yield the best candidate, and the one that tells unnamed classes apart best."""
+        yield min(candidates, key=lambda item: self._answers(item).mean_loss)
+        if self._classes.labels is not None and self._classes.orders:
+            yield max(candidates, key=lambda item: self._classes.num_found(self._scores_of(item)))
 
     def _first(self) -> tuple[PreparationCandidate, ImageSet]:
         """Return the first architecture that loads, with its own preprocessing, and the images prepared so."""
@@ -187,6 +194,13 @@ class _PreparationSearch:
             except InvalidCheckpoint as error:  # order and shapes of the weights fit, but not their values
                 refusal = refusal or error
                 continue
+            self._counted = counted_macs(self._load(model))
+            self._images = SomeImages(
+                most=min(_MOST_IMAGES, max(int(_MACS / 2 / macs_of(model, self._counted)), _LEAST_IMAGES)),
+                task=task_named(self._spec.model.task),
+                seed=self._spec.sensitivity.seed,
+                data_roots=self._data_roots,
+            )
             return own, self._images.prepared(self._load(model), own.data)
         assert refusal is not None
         raise refusal
@@ -196,11 +210,10 @@ class _PreparationSearch:
         left = _MACS
         found: list[PreparationCandidate] = []
         for item in others:
-            cost = _FIRST_IMAGES * macs_of(item.model)
+            cost = _FIRST_IMAGES * macs_of(item.model, self._counted)
             if cost <= left or len(found) < 8:  # so many in any case
                 found.append(item)
                 left -= cost
-        self._num_left_out = len(others) - len(found)
         return found
 
     def _promising(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
@@ -280,13 +293,14 @@ class _PreparationSearch:
             guess=self._classes.labels is None,
             verdict=verdict(subject, taken, trials[id(own)], len(self._tried)),
             subject=subject,
+            num_tried=len(self._tried),
             caveats=tuple(self._caveats()),
             question=self._question(chosen, taken),
         )
         data = replace(
             taken.spec.data,
             chosen_by=(*self._spec.data.chosen_by, *self._recognition, *choice.notes),
-            evidence=tuple(self._evidence(chosen, is_own=chosen is own).items()),
+            evidence=tuple(self._evidence(chosen, own).items()),
         )
         return replace(choice, spec=replace(taken.spec, data=data))
 
@@ -312,18 +326,35 @@ class _PreparationSearch:
         classes.orders += (classes.found(self._scores_of(best)),)
         return replace(best, order=len(classes.orders) - 1), answers
 
-    def _evidence(self, chosen: PreparationCandidate, *, is_own: bool) -> dict[str, Evidence]:
+    def _evidence(self, chosen: PreparationCandidate, own: PreparationCandidate) -> dict[str, Evidence]:
         """Return how the parts are known that images say something about."""
         known, data = dict(self._spec.data.evidence), self._spec.data
         by: Evidence = "images" if self._classes.labels is None else "labels"
-        one = len({each.key for each in self._tried}) == 1
-        if not (data.mean or data.std or one or (by == "images" and is_own)):
+        if not (data.mean or data.std) and (chosen.key != own.key or self._shows_values(chosen)):
             known["preparation"] = by
         if self._classes.orders and not data.class_map:
             is_free = self._classes.labels is None or chosen.order > 0
             if is_free or self._tells_classes_apart(chosen, SIGNIFICANCE):  # no other could be clearly better
                 known["classes"] = by
+            elif len(self._classes.orders) > 1:
+                known["classes"] = "assumed"
         return known
+
+    def _shows_values(self, chosen: PreparationCandidate) -> bool:
+        """Return whether labels fit answers to the values of ``chosen`` clearly better than those to all others."""
+        if self._classes.labels is None:
+            return False
+        data, scores = chosen.data, self._scores_of(chosen)
+        others = [
+            each
+            for key, each in self._scores.items()
+            if key[0] != chosen.model or (key[1].mean, key[1].std) != (data.mean, data.std)
+        ]
+        answers = [
+            [self._classes.answers(each[: len(other)], chosen.order) for each in (scores, other)]
+            for other in map(np.concatenate, others)
+        ]
+        return bool(answers) and all(clearly_better(*pair, significance=SIGNIFICANCE) for pair in answers)
 
     def _plainest(self, judged: Sequence[tuple[PreparationCandidate, Answers]]) -> PreparationCandidate:
         """Return the candidate closest to an architecture's own preprocessing, of the first and those as good as it.

@@ -81,8 +81,7 @@ def preparation_words(how: Preprocessing) -> str:
         *texts
     )
     order = f", {how.channel_order.upper()}" if channels > 1 else ""
-    fit = f"crop of {100 * how.crop_pct:.3g} %" if how.fit == "crop" and how.crop_pct < 1 else how.fit
-    return f"{width} × {height} pixels, {values}{order}, {fit}"
+    return f"{width} × {height} pixels, {values}{order}, {how.fit_words}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +108,7 @@ class ReadingChoices:
             guess=evidence in ("images", "assumed"),
             subject="Reading",
             verdict=verdict,
+            num_tried=len(scored),
             question=question,
         )
         data = choice.spec.data
@@ -159,7 +159,7 @@ class ReadingChoices:
         """Return the preparation in words, and layout and class numbers where several are compared."""
         words = [word for word in candidate.words if word not in FITS] or [self.model.prepared_as]
         if len({self._how(each.candidate).fit for each in scored}) > 1:
-            words.append(self._how(candidate).fit)
+            words.append(self._how(candidate).fit_words)
         parts = [", ".join(words)]
         if candidate.reader is not None and len({each.candidate.layout for each in scored}) > 1:
             parts.append(candidate.reader.words)

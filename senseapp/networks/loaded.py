@@ -26,6 +26,8 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the red, green and blue of ImageNet's training pictures, as torchvision and timm normalise with."""
 FITS = ("crop", "letterbox", "corner", "stretch")
 """Ways to bring a picture to the size of the input."""
+USUAL_CROP = 224 / 256
+"""Of timm and torchvision: the middle 224 pixels of 256."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,11 @@ class Preprocessing:
     interpolation: str = "bilinear"
     channel_order: str = "rgb"
     fit: str = "crop"
+
+    @property
+    def fit_words(self) -> str:
+        """The fit in words, with the share that a crop keeps."""
+        return f"crop of {100 * self.crop_pct:.3g} %" if self.fit == "crop" else self.fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

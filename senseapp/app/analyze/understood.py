@@ -38,6 +38,15 @@ _FITS = {
     "corner": "Corner: the whole picture at the upper left",
     "stretch": "Stretch: the whole picture, proportions change",
 }
+_PART_OF = {
+    "layout": "layout",
+    "values": "preparation",
+    "channel_order": "preparation",
+    "fit": "preparation",
+    "class_map": "classes",
+    "upright": "",
+}
+"""The part of the reading that a field belongs to; its evidence says whether a person chose it."""
 _ORDERS = {"rgb": "RGB", "bgr": "BGR, as OpenCV reads pictures"}
 
 
@@ -144,9 +153,10 @@ def _told(spec: RunSpec) -> dict[str, Any]:
     """Return what the fields hold, at first what a person said in the settings that the page starts from."""
     draft = session().draft
     is_same = _files(draft)[2:] == _files(spec)[2:] and draft.data.preparation == "given"
-    is_said = "person" in dict(draft.data.evidence).values() or not draft.data.chosen_by
-    usual = _held(draft if is_same and is_said else RunSpec())
-    usual["upright"] |= is_same and draft.data.upright
+    usual, known = _held(RunSpec()), dict(draft.data.evidence)
+    if is_same:
+        said = _held(draft).items()
+        usual |= {name: value for name, value in said if known.get(_PART_OF[name], "person") == "person"}
     return {name: st.session_state.get(_key(name, _files(spec)), value) for name, value in usual.items()}
 
 

@@ -19,7 +19,7 @@ from senseapp.core.foreign_values import (
     text,
     whole,
 )
-from senseapp.networks.loaded import FITS, IMAGENET_MEAN, IMAGENET_STD, Preprocessing, channel_statistics
+from senseapp.networks.loaded import FITS, IMAGENET_MEAN, IMAGENET_STD, USUAL_CROP, Preprocessing, channel_statistics
 from senseapp.networks.onnx.modules import OnnxNetwork, Operation
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.tasks.reading import Evidence, UsualInput
@@ -35,7 +35,6 @@ LONGEST_NAMES = 2_000_000
 _NAMES = "names"  # of other exporters: a dictionary by output, or a list, as Python writes it
 _LINES = "character"  # of others: one name a line
 _INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
-_CLASSIFIER_CROP = 224 / 256  # of timm and torchvision: the middle 224 pixels of 256
 _SMALLEST_CROPPED = 64  # pixels: data sets of smaller pictures, such as CIFAR, are trained on whole ones
 _ARITHMETIC = frozenset({"Sub", "Add", "Mul", "Div"})
 _MOST_STEPS = 6  # at the input: a Cast, a Transpose and up to four of arithmetic
@@ -165,7 +164,7 @@ def _of_paddlex(written: str, shape: tuple[int, int, int]) -> Preprocessing | No
             input_shape=shape,
             mean=_numbers(normal["mean"], shape[0]),
             std=std,
-            crop_pct=224 / 256 if cropped else 1.0,  # its usual steps
+            crop_pct=USUAL_CROP if cropped else 1.0,  # its usual steps
             channel_order="bgr" if found.get("DecodeImage", {}).get("img_mode") == "BGR" else "rgb",
             fit="crop" if cropped else "stretch",
         )
@@ -199,6 +198,13 @@ class UsualPreparation:
         sentence = f"The file does not say how its images are prepared: it gets {words}, as of {usual.family}."
         return replace(self, preprocessing=found, words=words, notes=(sentence,), evidence="family")
 
+    def of_imagenet(self) -> Self:
+        """Return how classifiers of ImageNet take pictures, where the file does not tell: the middle of them."""
+        how = self.preprocessing
+        if self.evidence == "file" or how.fit != "crop" or min(how.input_shape[1:]) < _SMALLEST_CROPPED:
+            return self
+        return replace(self, preprocessing=replace(how, crop_pct=USUAL_CROP))
+
 
 def is_channels_last(shape: Sequence[int | None]) -> bool:
     """Return whether images of this shape, batch included, are (N, H, W, C).
@@ -210,7 +216,10 @@ def is_channels_last(shape: Sequence[int | None]) -> bool:
 
 
 def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPreparation:
-    """Return the preparation to begin with; images with labels can show that another one is right."""
+    """Return the preparation to begin with; images with labels can show that another one is right.
+
+    Nothing of a picture is cropped away: a crop is usual for published networks, not for somebody's own.
+    """
     shape = image_shape(opened.input_shape)
     told = preparation_in(opened.metadata, shape)
     if told is not None:
@@ -220,7 +229,6 @@ def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPrepar
     found = Preprocessing(
         input_shape=shape,
         **statistics,
-        crop_pct=_CLASSIFIER_CROP if is_classifier and min(shape[1:]) >= _SMALLEST_CROPPED else 1.0,
         fit="crop" if is_classifier else "stretch",
     )
     evidence: Evidence = "assumed" if usual == "imagenet" else "graph"

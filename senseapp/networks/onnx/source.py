@@ -50,6 +50,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     prepared = prepared.of_family(usual.pop() if len(usual) == 1 else None)
     num_outputs = _num_outputs(task, opened, reader)
     usual_names = imagenet_class_names() if num_outputs == IMAGENET_CLASSES else ()
+    prepared = prepared.of_imagenet() if usual_names else prepared
     return LoadedModel(
         module=opened.network.requires_grad_(False),
         title=Path(spec.checkpoint).name,

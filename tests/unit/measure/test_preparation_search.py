@@ -244,6 +244,6 @@ def test_an_onnx_file_is_prepared_as_its_network_was_trained(pictures, tmp_path,
 
 def test_ways_that_would_take_too_long_are_counted(trained, pictures, monkeypatch):
     trained(**HALF)
-    monkeypatch.setattr(preparation_search, "macs_of", lambda _: preparation_search._MACS)
+    monkeypatch.setattr(preparation_search, "macs_of", lambda *_: preparation_search._MACS)
     said = r"Not tried, as it would take too long: \d+ more ways to prepare the images\."
     assert re.fullmatch(said, choose_preparation(asked(pictures)).notes[-1])
