@@ -1,13 +1,11 @@
 """Candidate preprocessings for :mod:`senseapp.measure.preparation_search`, and their descriptions."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from senseapp.core.errors import UnsupportedModel
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
@@ -129,28 +127,24 @@ def _normalisations(
 
 def _channel_orders(data: DataSpec, images: PreparedImages) -> tuple[ChannelOrder, ...]:
     is_grey = bool((images.pixels == images.pixels[:, :1]).all())
-    is_colour = images.pixels.shape[1] == 3
-    if images.labels is None or is_grey or not is_colour or data.channel_order:
+    if images.labels is None or is_grey or images.pixels.shape[1] != 3 or data.channel_order:
         return (data.channel_order,)
     return "", "bgr"
 
 
 def macs_of(model: ModelSpec, counted: float) -> float:
     """Return the approximate multiply-accumulates of one image; those ``counted`` where no catalogue has the model."""
-    entry = find_entry(model.library, model.name)
-    if entry is None or entry.macs is None:
+    if (entry := find_entry(model.library, model.name)) is None or entry.macs is None:
         return counted
     return entry.macs * ((model.img_size or entry.input_shape[-1]) / entry.input_shape[-1]) ** 2
 
 
 def counted_macs(loaded: LoadedModel) -> float:
     """Return the multiply-accumulates of one image, counted in a pass of a file; a typical number for others."""
-    counted = 0
-    if loaded.onnx is not None and not loaded.onnx.network.in_runtime:  # what onnxruntime computes is not counted
-        with suppress(UnsupportedModel):
-            trace = watched_pass(loaded.module, torch.zeros(1, *loaded.preprocessing.input_shape))
-            counted = trace.macs // trace.batch_size
-    return counted or 4e9  # those of ResNet-50 at 224 pixels
+    if loaded.onnx is None or loaded.onnx.network.in_runtime:  # what onnxruntime computes is not counted
+        return 4e9  # those of ResNet-50 at 224 pixels
+    trace = watched_pass(loaded.module, torch.zeros(1, *loaded.preprocessing.input_shape))
+    return trace.macs // trace.batch_size
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,10 +186,11 @@ def verdict(subject: str, chosen: PreparationTrial, own: PreparationTrial, num_t
             f"{subject} chosen by {images}: {chosen.title}: {_with_interval(chosen)}; {own.title}: {own.result}. "
             f"{num_tried} ways were tried."
         )
-    found = f"{subject}: {own.title}: {_with_interval(own)}"
-    if num_tried == 1:
-        return f"{found}; that is good enough to try no other."
-    return f"{found}; no other of {num_tried} ways is clearly better."
+    other = f"no other of {num_tried} ways is clearly better"
+    return (
+        f"{subject}: {own.title}: {_with_interval(own)}; "
+        f"{other if num_tried > 1 else 'that is good enough to try no other'}."
+    )
 
 
 def _with_interval(trial: PreparationTrial) -> str:

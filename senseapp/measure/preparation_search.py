@@ -50,7 +50,7 @@ _MOST_IMAGES = 64  # in all
 _FIRST_IMAGES = 12  # of every candidate
 _SECOND_IMAGES = 28  # of those that are not clearly worse by then; the finalists run on all
 _FINALISTS = 8  # candidates that run on all images
-_AS_FOUND_FINALISTS = 4  # more of them, for classes as the network finds them
+_APART_FINALISTS = 4  # more of them, for classes as the network finds them
 _BATCH = 16  # images of a forward pass
 _GOOD_ENOUGH = 0.95  # accuracy from which nothing else is tried
 _HOPELESS = 0.01  # significance at which a candidate is not run on the rest of the images
@@ -134,8 +134,7 @@ class _PreparationSearch:
         own, images = self._first()
         if self._load(own.model).fresh_head or not isinstance(images, PreparedImages):
             return PreparationChoice(spec=replace(self._spec, model=own.model))
-        labels = None if images.labels is None else images.labels.numpy()
-        self._classes = ClassOrders(labels, images.label_orders)
+        self._classes = ClassOrders(None if images.labels is None else images.labels.numpy(), images.label_orders)
         self._run(own, slice(None))
         finalists: list[PreparationCandidate] = []
         if not self._is_good(own):  # other orders of the classes need no further pass of the model
@@ -171,18 +170,12 @@ class _PreparationSearch:
         self._tried += left
         for part in (slice(_FIRST_IMAGES, _SECOND_IMAGES), slice(_SECOND_IMAGES, None)):
             left = self._run_all(self._promising(left), part)
-        best = {item.values for item in self._leaders([own, *left])}
+        best = {item.values for item in self._promising([own, *left], most=1, most_apart=1)}
         alike = [item for item in ways if item.values in best and item not in others]
         more = self._run_all([replace(item, order=order) for item in alike for order in orders], slice(None))
         self._tried += more
         self._num_left_out = len(ways) - len(others) - len(alike)
         return left + more
-
-    def _leaders(self, candidates: Sequence[PreparationCandidate]) -> Iterator[PreparationCandidate]:
-        """Yield the best candidate, and the one that tells unnamed classes apart best."""
-        yield min(candidates, key=lambda item: self._answers(item).mean_loss)
-        if self._classes.labels is not None and self._classes.orders:
-            yield max(candidates, key=lambda item: self._classes.num_found(self._scores_of(item)))
 
     def _first(self) -> tuple[PreparationCandidate, ImageSet]:
         """Return the first architecture that loads, with its own preprocessing, and the images prepared so."""
@@ -216,11 +209,13 @@ class _PreparationSearch:
                 left -= cost
         return found
 
-    def _promising(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
+    def _promising(
+        self, candidates: Sequence[PreparationCandidate], *, most: int = _FINALISTS, most_apart: int = _APART_FINALISTS
+    ) -> list[PreparationCandidate]:
         """Return the best few, not clearly worse than the best, and a few that tell unnamed classes apart."""
         judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
         hopeful = [item for item, by in judged if not clearly_better(judged[0][1], by, significance=_HOPELESS)]
-        hopeful = hopeful[:_FINALISTS]
+        hopeful = hopeful[:most]
         if self._classes.labels is None or not self._classes.orders:
             return hopeful
         apart = sorted(
@@ -228,7 +223,7 @@ class _PreparationSearch:
             key=lambda item: self._classes.num_found(self._scores_of(item)),
             reverse=True,
         )
-        return hopeful + [item for item in apart[:_AS_FOUND_FINALISTS] if item not in hopeful]
+        return hopeful + [item for item in apart[:most_apart] if item not in hopeful]
 
     def _run_all(self, candidates: Sequence[PreparationCandidate], part: slice) -> list[PreparationCandidate]:
         by_network = sorted(candidates, key=lambda item: (item.model.title, item.model.img_size or 0))
@@ -260,8 +255,8 @@ class _PreparationSearch:
         task = task_named(candidate.model.task)
         with torch.inference_mode():
             for first in range(sum(map(len, known)), stop, _BATCH):
-                scores = task.output(model.module(images.batch(first, min(first + _BATCH, stop))))
-                known.append(scores.double().numpy())
+                batch = images.batch(first, min(first + _BATCH, stop))
+                known.append(task.output(model.module(batch)).double().numpy())
         return True
 
     def _scores_of(self, candidate: PreparationCandidate) -> Array:
@@ -344,17 +339,14 @@ class _PreparationSearch:
         """Return whether labels fit answers to the values of ``chosen`` clearly better than those to all others."""
         if self._classes.labels is None:
             return False
-        data, scores = chosen.data, self._scores_of(chosen)
+        own, scores = (chosen.model, chosen.data.mean, chosen.data.std), self._scores_of(chosen)
         others = [
-            each
-            for key, each in self._scores.items()
-            if key[0] != chosen.model or (key[1].mean, key[1].std) != (data.mean, data.std)
+            np.concatenate(each) for (model, data), each in self._scores.items() if own != (model, data.mean, data.std)
         ]
-        answers = [
-            [self._classes.answers(each[: len(other)], chosen.order) for each in (scores, other)]
-            for other in map(np.concatenate, others)
+        pairs = [
+            [self._classes.answers(each[: len(other)], chosen.order) for each in (scores, other)] for other in others
         ]
-        return bool(answers) and all(clearly_better(*pair, significance=SIGNIFICANCE) for pair in answers)
+        return bool(pairs) and all(clearly_better(*pair, significance=SIGNIFICANCE) for pair in pairs)
 
     def _plainest(self, judged: Sequence[tuple[PreparationCandidate, Answers]]) -> PreparationCandidate:
         """Return the candidate closest to an architecture's own preprocessing, of the first and those as good as it.
@@ -372,8 +364,7 @@ class _PreparationSearch:
         return min(alike, key=lambda item: (self._num_departures(item), self._tried.index(item)))
 
     def _num_departures(self, candidate: PreparationCandidate) -> int:
-        is_other = candidate.model.title != self._models[0].title
-        return len(candidate.words) + is_other + (candidate.order > 0)
+        return len(candidate.words) + (candidate.model.title != self._models[0].title) + (candidate.order > 0)
 
     def _trial(self, candidate: PreparationCandidate, answers: Answers) -> PreparationTrial:
         titles = (candidate.model.title,) if len(self._models) > 1 else ()
@@ -419,8 +410,9 @@ class _PreparationSearch:
                 f"{plural(len(labels) - judged, 'image')} and judged on the other {judged}."
             )
         if self._num_left_out:
-            ways = plural(self._num_left_out, "more way")
-            yield f"Not tried, as it would take too long: {ways} to prepare the images."
+            yield (
+                f"Not tried, as it would take too long: {plural(self._num_left_out, 'more way')} to prepare the images."
+            )
 
 
 def _by_loss(judged: _Judged) -> float:

@@ -106,8 +106,7 @@ class WatchedPrefix(Prefix):
 
     def require_untouched(self) -> None:
         """Raise ReplayMismatch if a kept tensor was written to."""
-        written = any(version_of(tensor) != version for kept in self._versions.values() for tensor, version in kept)
-        if written:
+        if any(version_of(tensor) != version for kept in self._versions.values() for tensor, version in kept):
             raise ReplayMismatch("some images overwrite an output that those that were watched did not")
 
     def _note(self, index: int, output: Any) -> None:

@@ -167,8 +167,7 @@ class BoxDirections:
         classes = products[:, 0].double().square() / 2
         most = self.weights.sum(dim=1)  # what the box part loses if no box overlaps what it was
         shift = _SHIFT_TO_OVERLAP * most.sqrt() * products[:, 1].double().abs()
-        boxes = most * shift / (most + shift).clamp_min(1e-12)
-        return {DIVERGENCE.name: classes + boxes}
+        return {DIVERGENCE.name: classes + most * shift / (most + shift).clamp_min(1e-12)}
 
 
 def box_directions(rows: Tensor, signs: Tensor) -> BoxDirections:

@@ -38,15 +38,8 @@ _FITS = {
     "corner": "Corner: the whole picture at the upper left",
     "stretch": "Stretch: the whole picture, proportions change",
 }
-_PART_OF = {
-    "layout": "layout",
-    "values": "preparation",
-    "channel_order": "preparation",
-    "fit": "preparation",
-    "class_map": "classes",
-    "upright": "",
-}
-"""The part of the reading that a field belongs to; its evidence says whether a person chose it."""
+_PART_OF = {"layout": "layout", "class_map": "classes", "upright": ""}
+"""The part of the reading that a field belongs to, where that is not the preparation."""
 _ORDERS = {"rgb": "RGB", "bgr": "BGR, as OpenCV reads pictures"}
 
 
@@ -154,9 +147,9 @@ def _told(spec: RunSpec) -> dict[str, Any]:
     draft = session().draft
     is_same = _files(draft)[2:] == _files(spec)[2:] and draft.data.preparation == "given"
     usual, known = _held(RunSpec()), dict(draft.data.evidence)
-    if is_same:
-        said = _held(draft).items()
-        usual |= {name: value for name, value in said if known.get(_PART_OF[name], "person") == "person"}
+    for name, value in _held(draft).items() if is_same else ():
+        if known.get(_PART_OF.get(name, "preparation"), "person") == "person":  # else images chose it, and choose again
+            usual[name] = value
     return {name: st.session_state.get(_key(name, _files(spec)), value) for name, value in usual.items()}
 
 

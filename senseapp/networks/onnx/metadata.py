@@ -35,7 +35,6 @@ LONGEST_NAMES = 2_000_000
 _NAMES = "names"  # of other exporters: a dictionary by output, or a list, as Python writes it
 _LINES = "character"  # of others: one name a line
 _INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
-_SMALLEST_CROPPED = 64  # pixels: data sets of smaller pictures, such as CIFAR, are trained on whole ones
 _ARITHMETIC = frozenset({"Sub", "Add", "Mul", "Div"})
 _MOST_STEPS = 6  # at the input: a Cast, a Transpose and up to four of arithmetic
 _BYTE_OFFSET, _BYTE_FACTOR = 2.0, 0.05
@@ -197,13 +196,6 @@ class UsualPreparation:
         found = replace(self.preprocessing, **statistics, channel_order=usual.channel_order or "rgb", fit=usual.fit)
         sentence = f"The file does not say how its images are prepared: it gets {words}, as of {usual.family}."
         return replace(self, preprocessing=found, words=words, notes=(sentence,), evidence="family")
-
-    def of_imagenet(self) -> Self:
-        """Return how classifiers of ImageNet take pictures, where the file does not tell: the middle of them."""
-        how = self.preprocessing
-        if self.evidence == "file" or how.fit != "crop" or min(how.input_shape[1:]) < _SMALLEST_CROPPED:
-            return self
-        return replace(self, preprocessing=replace(how, crop_pct=USUAL_CROP))
 
 
 def is_channels_last(shape: Sequence[int | None]) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
 from senseapp.core.texts import plural
-from senseapp.networks.loaded import LoadedModel, Preprocessing, check_side
+from senseapp.networks.loaded import USUAL_CROP, LoadedModel, Preprocessing, check_side
 from senseapp.networks.network import abilities_of
 from senseapp.networks.onnx import metadata
 from senseapp.networks.onnx.modules import ImageInput
@@ -50,11 +50,13 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     prepared = prepared.of_family(usual.pop() if len(usual) == 1 else None)
     num_outputs = _num_outputs(task, opened, reader)
     usual_names = imagenet_class_names() if num_outputs == IMAGENET_CLASSES else ()
-    prepared = prepared.of_imagenet() if usual_names else prepared
+    how = prepared.preprocessing
+    if usual_names and prepared.evidence in ("assumed", "graph"):  # published networks get the middle of a picture
+        how = replace(how, crop_pct=USUAL_CROP)
     return LoadedModel(
         module=opened.network.requires_grad_(False),
         title=Path(spec.checkpoint).name,
-        preprocessing=prepared.preprocessing,
+        preprocessing=how,
         prepared_as=prepared.words,
         preparation_evidence=prepared.evidence,
         readers=readers,
