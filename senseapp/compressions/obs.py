@@ -298,8 +298,7 @@ def zeroed(weight: Tensor, second: Tensor, choose: KeptWeights) -> Tensor:
         sparse = shifted * choose(shifted.square(), min(1.0, step / _LAST_TO_GO))
         dual = shifted - sparse
         free = (goal + sparse - dual) @ inverse
-    kept = choose((free + dual).square(), 1.0)
-    return least_squares(wanted, moments, kept, start=free) / unit
+    return least_squares(wanted, moments, choose((free + dual).square(), 1.0), start=free) / unit
 
 
 def adapted(weight: Tensor, second: Tensor, constraint: UpdateConstraint) -> AdaptedWeight:

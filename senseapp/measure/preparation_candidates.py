@@ -10,14 +10,7 @@ from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.metrics.intervals import proportion_interval
-from senseapp.networks.loaded import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    USUAL_CROP,
-    LoadedModel,
-    Preprocessing,
-    channel_statistics,
-)
+from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing, channel_statistics
 from senseapp.networks.profile import watched_pass
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.inputs import PreparationTrial
@@ -100,7 +93,7 @@ def _geometries(
     yield model, data, ""
     is_free = own is not None and own.fit == "crop" and data.crop_pct is None
     if own is not None and is_free and data.fit in ("", "crop"):
-        other = replace(own, crop_pct=1.0 if own.crop_pct < 1 else USUAL_CROP)
+        other = replace(own, crop_pct=1.0 if own.crop_pct < 1 else own.USUAL_CROP)
         yield model, replace(data, crop_pct=other.crop_pct), other.fit_words
     for each in sides if model.img_size is None else ():
         if 16 <= each <= min(512, 2 * columns) and each != columns:

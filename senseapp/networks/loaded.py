@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 import torch
@@ -26,8 +26,6 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the red, green and blue of ImageNet's training pictures, as torchvision and timm normalise with."""
 FITS = ("crop", "letterbox", "corner", "stretch")
 """Ways to bring a picture to the size of the input."""
-USUAL_CROP = 224 / 256
-"""Of timm and torchvision: the middle 224 pixels of 256."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +49,7 @@ class Preprocessing:
     interpolation: str = "bilinear"
     channel_order: str = "rgb"
     fit: str = "crop"
+    USUAL_CROP: ClassVar[float] = 224 / 256  # of timm and torchvision: the middle 224 pixels of 256
 
     @property
     def fit_words(self) -> str:

@@ -243,7 +243,10 @@ class Candidate:
         if self.is_original:
             return f"original as {self.title}"
         parts = [] if self.schedule is None else _effects(self.schedule)
-        inside = " and ".join(_INSIDE.get(part) or _bits_text(part) for part in parts)
+        bits = (part.removesuffix("bit").replace("-", " to ") for part in parts)  # 2-8bit: 2 to 8 bits a weight
+        inside = " and ".join(
+            _INSIDE.get(part) or f"{said} bits a weight" for part, said in zip(parts, bits, strict=True)
+        )
         how = f", {inside} by the schedule".replace(",  by", ", by") if self.schedule is not None else ""
         how += ", weights adapted" if self.reconstruction == "adapted" else ""
         kept = len(self.deployment.in_float) if self.deployment is not None else 0
@@ -342,11 +345,6 @@ def network_name(model: ModelSpec) -> str:
 
 
 _INSIDE = {"pruned": "fewer channels", "sparse": "zeros"}
-
-
-def _bits_text(part: str) -> str:
-    """Return the part of a name as words: ``2-8bit`` as ``2 to 8 bits a weight``."""
-    return f"{part.removesuffix('bit').replace('-', ' to ')} bits a weight"
 
 
 def _effects(schedule: Schedule) -> list[str]:

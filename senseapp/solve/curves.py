@@ -19,8 +19,7 @@ def weight_bytes(num_params: float, *, zeros: float = 0.0, bits: float = DENSE_B
 
     They are stored dense, or as one bit per position and the non-zero values, whichever is smaller.
     """
-    dense = num_params * bits / 8
-    return min(dense, num_params / 8 + (num_params - zeros) * bits / 8)
+    return min(num_params * bits / 8, num_params / 8 + (num_params - zeros) * bits / 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

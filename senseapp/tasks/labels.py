@@ -128,8 +128,7 @@ def read_class_map(content: bytes) -> tuple[tuple[str, int], ...]:
         pairs = _from_json(written) if written.lstrip()[:1] in ("{", "[") else _from_text(written)
     except (TableError, BadValue) as error:
         raise InvalidDataset(f"This class map cannot be read. {first_line_of(error)}. {_EXPECTED}") from error
-    names = [name for name, _ in pairs]
-    repeated, count = next(iter(Counter(names).most_common(1)), ("", 1))
+    repeated, count = next(iter(Counter(name for name, _ in pairs).most_common(1)), ("", 1))
     if count > 1:
         raise InvalidDataset(f"The class map names {printable(repeated)} more than once. Keep one line for each label.")
     return pairs

@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.process.requester import WorkerRequest
 from senseapp.server.service import Service
 from tests.cases import first_of
-from tests.pages.conftest import selects, started, texts, wait_for_card
+from tests.pages.conftest import open_page, selects, started, texts, wait_for_card
 from tests.pictures import class_files, png
 
 CLASSES = tuple("0123456789")
@@ -117,6 +118,18 @@ def test_class_folders_are_matched_and_previewed(analyze: AppTest, service: Serv
     analyze.button(key="analyze.run").click().run()
     assert started(service).data.class_map == ()
     assert started(service).data.kind == "archive"
+
+
+@pytest.mark.parametrize("by", ["labels", "person"])
+def test_an_order_of_the_classes_that_images_chose_is_not_taken_for_a_persons(analyze, service, by) -> None:
+    upload_images(analyze, "digits.zip", archive(class_files(CLASSES, each=2)))
+    analyze.button(key="analyze.run").click().run()
+    turned = tuple((name, 9 - int(name)) for name in CLASSES)
+    session, data = analyze.session_state["senseapp.session"], started(service).data
+    session.draft = replace(session.draft, data=replace(data, class_map=turned, evidence=(("classes", by),)))
+    wait_for_card(open_page(analyze, "pages/analyze.py"))
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).data.class_map == (turned if by == "person" else ())
 
 
 def test_a_folder_without_a_class_is_left_out_only_with_a_word(analyze: AppTest, service: Service) -> None:

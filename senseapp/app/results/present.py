@@ -95,8 +95,7 @@ def _bars(view: RunView) -> None:
     fragile = int((known > metric.shown(metric.notable)).sum())
     total, least = fmt.plural(len(known), view.target_noun), metric.limit_text(metric.notable)
     more = f"change more than {least}" if metric.as_answers else f"with {metric.change_inside} above {least}"
-    title = f"{fragile or 'None'} of {total} {more} at {view.level_text}"
-    st.title(title, anchor=False)
+    st.title(f"{fragile or 'None'} of {total} {more} at {view.level_text}", anchor=False)
     rows = marked(view.ranked).head(_MOST_ROWS)
     if len(rows) < len(view.ranked):
         st.caption(f"The {len(rows)} most fragile of {fmt.plural(len(view.ranked), view.target_noun)}.")

@@ -147,8 +147,7 @@ class ChannelResponses(Responses):
 
     def _per_channel(self, name: str, call: LayerCall, batch: int, num_images: int) -> Tensor:
         data = call.args[0]
-        convolves = isinstance(self.watched[name], CONVOLUTIONS)
-        channels = 1 if convolves else data.dim() - 1
+        channels = 1 if isinstance(self.watched[name], CONVOLUTIONS) else data.dim() - 1
         order = (batch, *(axis for axis in range(data.dim()) if axis not in (batch, channels)), channels)
         products = [(data * gradient).permute(order) for gradient in call.gradients]
         return torch.stack([p.reshape(num_images, -1, p.shape[-1]).sum(dim=1) for p in products], dim=1)

@@ -19,7 +19,7 @@ from senseapp.core.foreign_values import (
     text,
     whole,
 )
-from senseapp.networks.loaded import FITS, IMAGENET_MEAN, IMAGENET_STD, USUAL_CROP, Preprocessing, channel_statistics
+from senseapp.networks.loaded import FITS, IMAGENET_MEAN, IMAGENET_STD, Preprocessing, channel_statistics
 from senseapp.networks.onnx.modules import OnnxNetwork, Operation
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.tasks.reading import Evidence, UsualInput
@@ -163,7 +163,7 @@ def _of_paddlex(written: str, shape: tuple[int, int, int]) -> Preprocessing | No
             input_shape=shape,
             mean=_numbers(normal["mean"], shape[0]),
             std=std,
-            crop_pct=USUAL_CROP if cropped else 1.0,  # its usual steps
+            crop_pct=Preprocessing.USUAL_CROP if cropped else 1.0,  # its usual steps
             channel_order="bgr" if found.get("DecodeImage", {}).get("img_mode") == "BGR" else "rgb",
             fit="crop" if cropped else "stretch",
         )
@@ -218,11 +218,7 @@ def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPrepar
         return UsualPreparation(preprocessing=told, words="as the file says")
     usual, sentence = _values(opened)
     words, statistics = _usual(usual, shape[0])
-    found = Preprocessing(
-        input_shape=shape,
-        **statistics,
-        fit="crop" if is_classifier else "stretch",
-    )
+    found = Preprocessing(input_shape=shape, **statistics, fit="crop" if is_classifier else "stretch")
     evidence: Evidence = "assumed" if usual == "imagenet" else "graph"
     return UsualPreparation(preprocessing=found, words=words, notes=(sentence,), evidence=evidence)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
 from senseapp.core.texts import plural
-from senseapp.networks.loaded import USUAL_CROP, LoadedModel, Preprocessing, check_side
+from senseapp.networks.loaded import LoadedModel, Preprocessing, check_side
 from senseapp.networks.network import abilities_of
 from senseapp.networks.onnx import metadata
 from senseapp.networks.onnx.modules import ImageInput
@@ -52,7 +52,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     usual_names = imagenet_class_names() if num_outputs == IMAGENET_CLASSES else ()
     how = prepared.preprocessing
     if usual_names and prepared.evidence in ("assumed", "graph"):  # published networks get the middle of a picture
-        how = replace(how, crop_pct=USUAL_CROP)
+        how = replace(how, crop_pct=how.USUAL_CROP)
     return LoadedModel(
         module=opened.network.requires_grad_(False),
         title=Path(spec.checkpoint).name,

@@ -85,8 +85,7 @@ class WeightedNode:
         places = windows.shape[: 1 + spatial]
         chosen = torch.randperm(math.prod(places), generator=generator)[:positions]
         picked = windows[torch.unravel_index(chosen, places)]  # (S, k, k, C)
-        grouped = picked.reshape(*picked.shape[:-1], self.groups, -1)
-        return grouped.movedim(-2, 0).flatten(2)
+        return picked.reshape(*picked.shape[:-1], self.groups, -1).movedim(-2, 0).flatten(2)
 
 
 def products(network: OnnxGraph) -> list[WeightedNode]:
