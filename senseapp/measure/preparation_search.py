@@ -410,9 +410,8 @@ class _PreparationSearch:
                 f"{plural(len(labels) - judged, 'image')} and judged on the other {judged}."
             )
         if self._num_left_out:
-            yield (
-                f"Not tried, as it would take too long: {plural(self._num_left_out, 'more way')} to prepare the images."
-            )
+            ways = plural(self._num_left_out, "more way")
+            yield f"Not tried, as it would take too long: {ways} to prepare the images."
 
 
 def _by_loss(judged: _Judged) -> float:

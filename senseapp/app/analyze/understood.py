@@ -198,7 +198,8 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
             st.markdown(md("**{}** · {} · {}*{}*", PART_TITLES[part], words, mark, EVIDENCE_WORDS[known[part]]))
         _change(found, spec, task_key, "Change how it is read")
     if choice is not None and choice.chosen is not None:
-        st.caption(md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict))
+        is_open = choice.guess or known["preparation"] == "assumed"
+        st.caption(md(":material/help: {}" if is_open else ":material/check_circle: {}", choice.verdict))
     notes = (*(choice.caveats if choice is not None else ()), *report.notes)
     show_notes(note for note in notes if note not in session().told)
 

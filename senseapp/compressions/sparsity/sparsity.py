@@ -44,8 +44,7 @@ class Ranking:
             return kept  # counting per contest takes as long as all of the above
         spared = self._scores.shape[1] - quotas - kept.sum(dim=1, keepdim=True)  # of those at the threshold
         tied = self._scores == threshold
-        lost = tied.sum(dim=1, keepdim=True) - spared
-        return kept | (tied & (tied.cumsum(dim=1) > lost))
+        return kept | (tied & (tied.cumsum(dim=1) > tied.sum(dim=1, keepdim=True) - spared))
 
     def _smallest(self, place: int) -> Tensor:
         """Return the score of each contest that is the ``place``-th smallest, from 1 on: (contests, 1)."""
