@@ -338,8 +338,7 @@ def _progress(record: CheckRecord) -> None:
 
 def _report(report: CheckReport) -> None:
     """Show a report: the verdict with its reasons, figures of both files, answers, and the rest folded."""
-    show = {"Holds": st.success, "Fails": st.error}.get(report.verdict, st.warning)
-    show(md("**{}**", report.headline))
+    {"Holds": st.success, "Fails": st.error}.get(report.verdict, st.warning)(md("**{}**", report.headline))
     for title, mark, reason in words.conditions(report):
         if reason not in report.headline:
             st.markdown(md("**{}: {}.** {}", title, mark, reason))

@@ -74,13 +74,13 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(shown + ["…"] * (len(first) > _MOST_LISTED))
 
 
-def first_names(names: Sequence[str], most: int = _MOST_NAMED, *, between: str = ", ") -> str:
-    """Return the first ``most`` names with ``between`` between them, and the number of the others.
+def first_names(names: Sequence[str], most: int = _MOST_NAMED, *, between: str = ", ", count: int = 0) -> str:
+    """Return the first ``most`` names with ``between`` between them, and the number of the others, of ``count`` in all.
 
     >>> first_names(["a", "b", "c", "d", "e"]), first_names(["a", "b"])
     ('a, b, c and 2 more', 'a, b')
     """
-    more = len(names) - most
+    more = max(count, len(names)) - len(names[:most])
     return between.join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 

@@ -180,8 +180,7 @@ class _Reading:
     def _notes(self, found: Matched, has_header: bool, missing: Sequence[str], num_unlisted: int) -> Iterator[str]:
         yield f"Labels are read from {self._shown}."
         yield from self._table.notes
-        keys = {column_key(cell) for cell in self._rows[0]}
-        if has_header and not keys & (_FILE_WORDS | LABEL_WORDS):
+        if has_header and not {column_key(cell) for cell in self._rows[0]} & (_FILE_WORDS | LABEL_WORDS):
             yield f"The first line of it, {self._table.quoted(0)!r}, was taken as a header."
         if found.num_spelled:
             named = plural(found.num_spelled, "picture")

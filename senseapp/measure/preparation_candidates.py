@@ -4,16 +4,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.metrics.intervals import proportion_interval
 from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing, channel_statistics
+from senseapp.networks.profile import watched_pass
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.inputs import PreparationTrial
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.tasks import Task
-from senseapp.tasks.reading import ChannelOrder
+from senseapp.tasks.reading import ChannelOrder, Fit
 
 RAW = "values from 0 to 255"
 CAFFE = f"{RAW}, less the mean of ImageNet"
@@ -50,6 +53,11 @@ class PreparationCandidate:
         """The settings that the model's scores depend on; the class order only permutes the labels."""
         return self.model, self.data
 
+    @property
+    def values(self) -> tuple[object, ...]:
+        """The network and the values of its pixels, however pictures are brought to size."""
+        return self.model.library, self.model.name, self.data.mean, self.data.std, self.data.channel_order
+
 
 def other_preparations(
     data: DataSpec,
@@ -68,25 +76,32 @@ def other_preparations(
             replace(geometry, mean=mean, std=std, channel_order=order),
             tuple(word for word in (words, normalised, "BGR" if order == "bgr" else "") if word),
         )
-        for model, geometry, words in _geometries(data, models, images)
-        for normalised, mean, std in _normalisations(data, own_of(model), is_labelled=images.labels is not None)
+        for each in models
+        for own in (own_of(each),)
+        for model, geometry, words in _geometries(data, each, images, own)
+        for normalised, mean, std in _normalisations(data, own, is_labelled=images.labels is not None)
         for order in _channel_orders(data, images)
     ]
 
 
 def _geometries(
-    data: DataSpec, models: Sequence[ModelSpec], images: PreparedImages
+    data: DataSpec, model: ModelSpec, images: PreparedImages, own: Preprocessing | None
 ) -> Iterator[tuple[ModelSpec, DataSpec, str]]:
-    whole = replace(data, crop_pct=1.0) if data.crop_pct is None else data
-    side, own = min(images.picture_size or (0, 0)), images.pixels.shape[-1]
+    (width, height), (rows, columns) = images.picture_size or (0, 0), images.pixels.shape[2:]
+    side = min(width, height)
     sides = dict.fromkeys((side, -(-side // 32) * 32))  # networks halve an image five times
-    for model in models:
-        yield model, data, ""
-        if data.crop_pct is None:
-            yield model, whole, "no crop"
-        for each in sides if model.img_size is None else ():
-            if 16 <= each <= min(512, 2 * own) and each != own:
-                yield replace(model, img_size=each), whole, f"{each} × {each} px"
+    yield model, data, ""
+    is_free = own is not None and own.fit == "crop" and data.crop_pct is None
+    if own is not None and is_free and data.fit in ("", "crop"):
+        other = replace(own, crop_pct=1.0 if own.crop_pct < 1 else own.USUAL_CROP)
+        yield model, replace(data, crop_pct=other.crop_pct), other.fit_words
+    for each in sides if model.img_size is None else ():
+        if 16 <= each <= min(512, 2 * columns) and each != columns:
+            whole = replace(data, crop_pct=1.0) if data.crop_pct is None else data
+            yield replace(model, img_size=each), whole, f"{each} × {each} px"
+    fits: tuple[Fit, ...] = ("stretch", "letterbox")
+    for fit in fits if is_free and not data.fit and width * rows != height * columns else ():
+        yield model, replace(data, fit=fit), fit
 
 
 def _normalisations(
@@ -105,18 +120,24 @@ def _normalisations(
 
 def _channel_orders(data: DataSpec, images: PreparedImages) -> tuple[ChannelOrder, ...]:
     is_grey = bool((images.pixels == images.pixels[:, :1]).all())
-    is_colour = images.pixels.shape[1] == 3
-    if images.labels is None or is_grey or not is_colour or data.channel_order:
+    if images.labels is None or is_grey or images.pixels.shape[1] != 3 or data.channel_order:
         return (data.channel_order,)
     return "", "bgr"
 
 
-def macs_of(model: ModelSpec) -> float:
-    """Return the approximate multiply-accumulates of one image; a typical number if the model's is not known."""
-    entry = find_entry(model.library, model.name)
-    if entry is None or entry.macs is None:
-        return 4e9  # those of ResNet-50 at 224 pixels
+def macs_of(model: ModelSpec, counted: float) -> float:
+    """Return the approximate multiply-accumulates of one image; those ``counted`` where no catalogue has the model."""
+    if (entry := find_entry(model.library, model.name)) is None or entry.macs is None:
+        return counted
     return entry.macs * ((model.img_size or entry.input_shape[-1]) / entry.input_shape[-1]) ** 2
+
+
+def counted_macs(loaded: LoadedModel) -> float:
+    """Return the multiply-accumulates of one image, counted in a pass of a file; a typical number for others."""
+    if loaded.onnx is None or loaded.onnx.network.in_runtime:  # what onnxruntime computes is not counted
+        return 4e9  # those of ResNet-50 at 224 pixels
+    trace = watched_pass(loaded.module, torch.zeros(1, *loaded.preprocessing.input_shape))
+    return trace.macs // trace.batch_size
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,10 +179,11 @@ def verdict(subject: str, chosen: PreparationTrial, own: PreparationTrial, num_t
             f"{subject} chosen by {images}: {chosen.title}: {_with_interval(chosen)}; {own.title}: {own.result}. "
             f"{num_tried} ways were tried."
         )
-    found = f"{subject}: {own.title}: {_with_interval(own)}"
-    if num_tried == 1:
-        return f"{found}; that is good enough to try no other."
-    return f"{found}; no other of {num_tried} ways is clearly better."
+    other = f"no other of {num_tried} ways is clearly better"
+    return (
+        f"{subject}: {own.title}: {_with_interval(own)}; "
+        f"{other if num_tried > 1 else 'that is good enough to try no other'}."
+    )
 
 
 def _with_interval(trial: PreparationTrial) -> str:

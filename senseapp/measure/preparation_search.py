@@ -5,8 +5,9 @@ padding, strides and preprocessing. Each candidate, an architecture with an imag
 order, is run on the same images; the architecture's own preprocessing is replaced only by one that is clearly better
 (:mod:`senseapp.metrics.paired_tests`).
 
-All candidates run on the first images, and on the rest those that are not clearly worse there. The budget is counted
-in multiply-accumulates, so that the outcome is the same on every machine. Without labels the evidence is weaker, so
+All candidates run on the first images, and on the rest those that are not clearly worse there. The best values of the
+pixels are then tried with every crop, fit and size. The budget is counted in multiply-accumulates, so that the outcome
+is the same on every machine. Without labels the evidence is weaker, so
 fewer candidates are tried and the outcome is called a guess.
 
 Where names do not tell which output a label means, the order in which the network finds the classes is tried last:
@@ -27,6 +28,7 @@ from senseapp.measure.preparation_candidates import (
     RAW,
     PreparationCandidate,
     SomeImages,
+    counted_macs,
     macs_of,
     other_preparations,
     subject_of,
@@ -48,7 +50,7 @@ _MOST_IMAGES = 64  # in all
 _FIRST_IMAGES = 12  # of every candidate
 _SECOND_IMAGES = 28  # of those that are not clearly worse by then; the finalists run on all
 _FINALISTS = 8  # candidates that run on all images
-_AS_FOUND_FINALISTS = 4  # more of them, for classes as the network finds them
+_APART_FINALISTS = 4  # more of them, for classes as the network finds them
 _BATCH = 16  # images of a forward pass
 _GOOD_ENOUGH = 0.95  # accuracy from which nothing else is tried
 _HOPELESS = 0.01  # significance at which a candidate is not run on the rest of the images
@@ -125,22 +127,14 @@ class _PreparationSearch:
     _tried: list[PreparationCandidate] = field(default_factory=list)
     _num_left_out: int = 0
     _own_words: str = ""
+    _counted: float = 0.0
     _images: SomeImages = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._images = SomeImages(
-            most=min(_MOST_IMAGES, max(int(_MACS / 2 / macs_of(self._models[0])), _LEAST_IMAGES)),
-            task=task_named(self._spec.model.task),
-            seed=self._spec.sensitivity.seed,
-            data_roots=self._data_roots,
-        )
 
     def choose(self) -> PreparationChoice:
         own, images = self._first()
         if self._load(own.model).fresh_head or not isinstance(images, PreparedImages):
             return PreparationChoice(spec=replace(self._spec, model=own.model))
-        labels = None if images.labels is None else images.labels.numpy()
-        self._classes = ClassOrders(labels, images.label_orders)
+        self._classes = ClassOrders(None if images.labels is None else images.labels.numpy(), images.label_orders)
         self._run(own, slice(None))
         finalists: list[PreparationCandidate] = []
         if not self._is_good(own):  # other orders of the classes need no further pass of the model
@@ -170,12 +164,18 @@ class _PreparationSearch:
         ways = other_preparations(self._spec.data, self._models, images, self._own_preprocessing)
         ways = [item for item in ways if item.key != own.key]
         others = self._affordable(sorted(ways, key=self._num_departures))
-        left = [replace(item, order=order) for item in others for order in range(max(1, len(images.label_orders)))]
+        orders = range(max(1, len(images.label_orders)))
+        left = [replace(item, order=order) for item in others for order in orders]
         left = self._run_all(left, slice(0, _FIRST_IMAGES))
         self._tried += left
         for part in (slice(_FIRST_IMAGES, _SECOND_IMAGES), slice(_SECOND_IMAGES, None)):
             left = self._run_all(self._promising(left), part)
-        return left
+        best = {item.values for item in self._promising([own, *left], most=1, most_apart=1)}
+        alike = [item for item in ways if item.values in best and item not in others]
+        more = self._run_all([replace(item, order=order) for item in alike for order in orders], slice(None))
+        self._tried += more
+        self._num_left_out = len(ways) - len(others) - len(alike)
+        return left + more
 
     def _first(self) -> tuple[PreparationCandidate, ImageSet]:
         """Return the first architecture that loads, with its own preprocessing, and the images prepared so."""
@@ -187,6 +187,13 @@ class _PreparationSearch:
             except InvalidCheckpoint as error:  # order and shapes of the weights fit, but not their values
                 refusal = refusal or error
                 continue
+            self._counted = counted_macs(self._load(model))
+            self._images = SomeImages(
+                most=min(_MOST_IMAGES, max(int(_MACS / 2 / macs_of(model, self._counted)), _LEAST_IMAGES)),
+                task=task_named(self._spec.model.task),
+                seed=self._spec.sensitivity.seed,
+                data_roots=self._data_roots,
+            )
             return own, self._images.prepared(self._load(model), own.data)
         assert refusal is not None
         raise refusal
@@ -196,18 +203,19 @@ class _PreparationSearch:
         left = _MACS
         found: list[PreparationCandidate] = []
         for item in others:
-            cost = _FIRST_IMAGES * macs_of(item.model)
+            cost = _FIRST_IMAGES * macs_of(item.model, self._counted)
             if cost <= left or len(found) < 8:  # so many in any case
                 found.append(item)
                 left -= cost
-        self._num_left_out = len(others) - len(found)
         return found
 
-    def _promising(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
+    def _promising(
+        self, candidates: Sequence[PreparationCandidate], *, most: int = _FINALISTS, most_apart: int = _APART_FINALISTS
+    ) -> list[PreparationCandidate]:
         """Return the best few, not clearly worse than the best, and a few that tell unnamed classes apart."""
         judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
         hopeful = [item for item, by in judged if not clearly_better(judged[0][1], by, significance=_HOPELESS)]
-        hopeful = hopeful[:_FINALISTS]
+        hopeful = hopeful[:most]
         if self._classes.labels is None or not self._classes.orders:
             return hopeful
         apart = sorted(
@@ -215,7 +223,7 @@ class _PreparationSearch:
             key=lambda item: self._classes.num_found(self._scores_of(item)),
             reverse=True,
         )
-        return hopeful + [item for item in apart[:_AS_FOUND_FINALISTS] if item not in hopeful]
+        return hopeful + [item for item in apart[:most_apart] if item not in hopeful]
 
     def _run_all(self, candidates: Sequence[PreparationCandidate], part: slice) -> list[PreparationCandidate]:
         by_network = sorted(candidates, key=lambda item: (item.model.title, item.model.img_size or 0))
@@ -247,8 +255,8 @@ class _PreparationSearch:
         task = task_named(candidate.model.task)
         with torch.inference_mode():
             for first in range(sum(map(len, known)), stop, _BATCH):
-                scores = task.output(model.module(images.batch(first, min(first + _BATCH, stop))))
-                known.append(scores.double().numpy())
+                batch = images.batch(first, min(first + _BATCH, stop))
+                known.append(task.output(model.module(batch)).double().numpy())
         return True
 
     def _scores_of(self, candidate: PreparationCandidate) -> Array:
@@ -280,13 +288,14 @@ class _PreparationSearch:
             guess=self._classes.labels is None,
             verdict=verdict(subject, taken, trials[id(own)], len(self._tried)),
             subject=subject,
+            num_tried=len(self._tried),
             caveats=tuple(self._caveats()),
             question=self._question(chosen, taken),
         )
         data = replace(
             taken.spec.data,
             chosen_by=(*self._spec.data.chosen_by, *self._recognition, *choice.notes),
-            evidence=tuple(self._evidence(chosen, is_own=chosen is own).items()),
+            evidence=tuple(self._evidence(chosen, own).items()),
         )
         return replace(choice, spec=replace(taken.spec, data=data))
 
@@ -312,18 +321,32 @@ class _PreparationSearch:
         classes.orders += (classes.found(self._scores_of(best)),)
         return replace(best, order=len(classes.orders) - 1), answers
 
-    def _evidence(self, chosen: PreparationCandidate, *, is_own: bool) -> dict[str, Evidence]:
+    def _evidence(self, chosen: PreparationCandidate, own: PreparationCandidate) -> dict[str, Evidence]:
         """Return how the parts are known that images say something about."""
         known, data = dict(self._spec.data.evidence), self._spec.data
         by: Evidence = "images" if self._classes.labels is None else "labels"
-        one = len({each.key for each in self._tried}) == 1
-        if not (data.mean or data.std or one or (by == "images" and is_own)):
+        if not (data.mean or data.std) and (chosen.key != own.key or self._shows_values(chosen)):
             known["preparation"] = by
         if self._classes.orders and not data.class_map:
             is_free = self._classes.labels is None or chosen.order > 0
             if is_free or self._tells_classes_apart(chosen, SIGNIFICANCE):  # no other could be clearly better
                 known["classes"] = by
+            elif len(self._classes.orders) > 1:
+                known["classes"] = "assumed"
         return known
+
+    def _shows_values(self, chosen: PreparationCandidate) -> bool:
+        """Return whether labels fit answers to the values of ``chosen`` clearly better than those to all others."""
+        if self._classes.labels is None:
+            return False
+        own, scores = (chosen.model, chosen.data.mean, chosen.data.std), self._scores_of(chosen)
+        others = [
+            np.concatenate(each) for (model, data), each in self._scores.items() if own != (model, data.mean, data.std)
+        ]
+        pairs = [
+            [self._classes.answers(each[: len(other)], chosen.order) for each in (scores, other)] for other in others
+        ]
+        return bool(pairs) and all(clearly_better(*pair, significance=SIGNIFICANCE) for pair in pairs)
 
     def _plainest(self, judged: Sequence[tuple[PreparationCandidate, Answers]]) -> PreparationCandidate:
         """Return the candidate closest to an architecture's own preprocessing, of the first and those as good as it.
@@ -341,8 +364,7 @@ class _PreparationSearch:
         return min(alike, key=lambda item: (self._num_departures(item), self._tried.index(item)))
 
     def _num_departures(self, candidate: PreparationCandidate) -> int:
-        is_other = candidate.model.title != self._models[0].title
-        return len(candidate.words) + is_other + (candidate.order > 0)
+        return len(candidate.words) + (candidate.model.title != self._models[0].title) + (candidate.order > 0)
 
     def _trial(self, candidate: PreparationCandidate, answers: Answers) -> PreparationTrial:
         titles = (candidate.model.title,) if len(self._models) > 1 else ()

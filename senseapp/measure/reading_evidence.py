@@ -198,8 +198,7 @@ class ClassOrders:
 
     def answers(self, scores: Array, order: int, part: slice | npt.NDArray[np.bool_] = slice(None)) -> Answers:
         """Return the answers to a ``part`` of the images, judged in the order of this index where there are labels."""
-        labels = None if self.labels is None else self.labels_in(order, len(scores))[part]
-        return Answers.of(scores[part], labels)
+        return Answers.of(scores[part], None if self.labels is None else self.labels_in(order, len(scores))[part])
 
     def tells_apart(self, scores: Array, order: int, significance: float) -> bool:
         """Return whether answers agree with the labels in this order beyond the class frequencies alone."""

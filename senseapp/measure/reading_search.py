@@ -12,6 +12,7 @@ with the best one the order of channels, then the fit: the figures differ less b
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -49,6 +50,7 @@ _LARGE_SIDE = 320  # pixels
 _BATCH = 8  # images of a pass
 _LEAST_AGREEMENT = 0.4  # of answers to mirrored pictures, for these to be evidence
 _NO_AGREEMENT = 0.05  # of these, below which they say that the reading is wrong
+_DEPARTURES = attrgetter("candidate.departures")
 _LEAST_VALUE = 0.02  # of the shown metric, below which almost nothing of what is labelled is found
 
 
@@ -94,8 +96,7 @@ class _ReadingSearch(ReadingChoices):
         if not isinstance(images, PreparedImages):
             return PreparationChoice(spec=given)
         labelled = images.labels is not None and bool(self.task.shown_metric)
-        is_settled = self.model.preparation_evidence == "library" and not self.model.readers
-        if is_settled and len(images.label_orders) < 2:
+        if self.model.preparation_evidence == "library" and not self.model.readers and len(images.label_orders) < 2:
             return PreparationChoice(spec=given)
         scored = self._scored(given.data, labelled=labelled)
         scored.sort(key=lambda each: -each.value)
@@ -121,8 +122,11 @@ class _ReadingSearch(ReadingChoices):
         steps: list[Callable[[DataSpec], Iterator[tuple[str, DataSpec]]]] = []
         if labelled and not told:
             steps = [self._other_order, self._other_fits]
-        elif not (labelled or self._knows_order):
-            steps = [self._other_order]
+        elif not labelled:  # nor does a person, the file or its family say in which order channels come
+            usual = [each.usual_input for each in self.model.readers]
+            by_family = bool(usual) and all(each is not None and each.channel_order for each in usual)
+            is_known = bool(own.channel_order or own.std) or evidence in ("file", "library") or by_family
+            steps = [] if is_known else [self._other_order]
         start = _best(found)
         for others in steps:
             for words, data in others(start.candidate.data):
@@ -131,14 +135,6 @@ class _ReadingSearch(ReadingChoices):
             best = _best(found)
             start = best if best.is_clearly_better(start.each, len(found)) else start
         return found
-
-    @property
-    def _knows_order(self) -> bool:
-        """Whether a person, the file or its family says in which order channels come."""
-        usual, data = [each.usual_input for each in self.model.readers], self.spec.data
-        by_family = bool(usual) and all(each is not None and each.channel_order for each in usual)
-        evidence = self.model.preparation_evidence
-        return bool(data.channel_order or data.std) or evidence in ("file", "library") or by_family
 
     def _ranges(self, own: DataSpec, *, labelled: bool) -> Iterator[tuple[str, DataSpec]]:
         """Yield other ranges of values; that of Caffe only with labels, as answers to values from 0 to 255 are near."""
@@ -256,7 +252,7 @@ class _ReadingSearch(ReadingChoices):
     def _by_labels(self, scored: Sequence[Scored], count: int) -> PreparationChoice:
         best = scored[0]
         alike = [each for each in scored if not best.is_clearly_better(each.each, len(scored))]
-        taken = min(alike, key=lambda each: (_departures_of(each), -each.value))
+        taken = min(alike, key=lambda each: (_DEPARTURES(each), -each.value))
         as_plain = [each for each in alike if _but_fit(each) == _but_fit(taken)]
         question = ""
         if count < LEAST_IMAGES and best.value > taken.value + _LEAST_VALUE:
@@ -297,12 +293,10 @@ class _ReadingSearch(ReadingChoices):
     def _by_answers(self, scored: Sequence[Scored], count: int) -> PreparationChoice:
         best, *others = scored
         alike = [best, *(each for each in others if self._answers_alike(best, each))]
-        best = min(alike, key=_departures_of)
+        best = min(alike, key=_DEPARTURES)
         scored = [best, *(each for each in others if each not in alike)]
-        wrong = self._why_nothing(best)
-        if wrong:
-            question = f"{wrong} To measure all the same, choose a reading."
-            return self.made(scored, best, count, "assumed", question)
+        if wrong := self._why_nothing(best):
+            return self.made(scored, best, count, "assumed", f"{wrong} To measure all the same, choose a reading.")
         if len(scored) == 1:
             own = self.model.preparation_evidence
             found: Evidence = "images" if own == "assumed" else own
@@ -317,7 +311,7 @@ class _ReadingSearch(ReadingChoices):
             f"{plural(count, 'image')} without labels do not decide. Choose one of {len(scored)} readings, or bring a "
             "few labelled images."
         )
-        return self.made(scored, min(scored, key=_departures_of), count, "assumed", question)
+        return self.made(scored, min(scored, key=_DEPARTURES), count, "assumed", question)
 
     def _why_nothing(self, best: Scored) -> str:
         """Return why answers of the best reading say nothing: there are none, or they move otherwise than pictures."""
@@ -343,17 +337,12 @@ class _ReadingSearch(ReadingChoices):
         images, turned = (cast("PreparedImages", self._some_images(each.candidate.data)) for each in (one, other))
         raws = [self._raw(batch) for batch in self._batches(images, every=False)]
         mirrored = [self._raw(batch.flip(3)) for batch in self._batches(turned, every=False)]
-        width = images.preprocessing.input_shape[2]
-        across = scored_by_mirror(self.task, one.candidate, raws, mirrored, width)
+        across = scored_by_mirror(self.task, one.candidate, raws, mirrored, images.preprocessing.input_shape[2])
         return across.value >= one.value - _LEAST_VALUE
 
 
 def _best(scored: Sequence[Scored]) -> Scored:
     return max(scored, key=lambda each: (each.value, -each.candidate.departures))
-
-
-def _departures_of(scored: Scored) -> int:
-    return scored.candidate.departures
 
 
 def _but_fit(scored: Scored) -> object:

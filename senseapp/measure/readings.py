@@ -1,6 +1,6 @@
 """The reading of outputs, images and class numbers, in settings and in words, and the choice between several."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -81,8 +81,7 @@ def preparation_words(how: Preprocessing) -> str:
         *texts
     )
     order = f", {how.channel_order.upper()}" if channels > 1 else ""
-    fit = f"crop of {100 * how.crop_pct:.3g} %" if how.fit == "crop" and how.crop_pct < 1 else how.fit
-    return f"{width} × {height} pixels, {values}{order}, {fit}"
+    return f"{width} × {height} pixels, {values}{order}, {how.fit_words}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +108,7 @@ class ReadingChoices:
             guess=evidence in ("images", "assumed"),
             subject="Reading",
             verdict=verdict,
+            num_tried=len(scored),
             question=question,
         )
         data = choice.spec.data
@@ -118,15 +118,23 @@ class ReadingChoices:
 
     def _evidence(self, taken: Scored, scored: Sequence[Scored], found: Evidence) -> dict[str, Evidence]:
         """Return how each part is known: by what was compared, where there were several."""
-        layouts = {each.candidate.layout for each in scored}
-        preparations = {each.candidate.data for each in scored}
-        orders = {each.candidate.order for each in scored}
-        person = self.spec.data.mean or self.spec.data.std
-        return {
-            "layout": "person" if self.spec.model.layout else found if len(layouts) > 1 else "fit",
-            "preparation": "person" if person else found if len(preparations) > 1 else self.model.preparation_evidence,
-            "classes": "person" if self.spec.data.class_map else found if len(orders) > 1 else "fit",
-        }
+        own, person = self.model.preparation_evidence, self.spec.data.mean or self.spec.data.std
+        parts: tuple[tuple[str, object, Evidence, Callable[[ReadingCandidate], object]], ...] = (
+            ("layout", self.spec.model.layout, "fit", lambda each: each.layout),
+            (
+                "preparation",
+                person,
+                own,
+                lambda each: each.data if found != "labels" else (each.data.mean, each.data.std),
+            ),
+            ("classes", self.spec.data.class_map, "fit", lambda each: each.order),
+        )
+        known: dict[str, Evidence] = {}
+        for part, said, otherwise, of in parts:
+            others = [each for each in scored if of(each.candidate) != of(taken.candidate)]
+            is_open = found == "labels" and not all(taken.is_clearly_better(each.each, 2) for each in others)
+            known[part] = "person" if said else otherwise if not others else "assumed" if is_open else found
+        return known
 
     def _trial(self, scored: Scored, all_scored: Sequence[Scored], count: int) -> PreparationTrial:
         candidate = scored.candidate
@@ -159,7 +167,7 @@ class ReadingChoices:
         """Return the preparation in words, and layout and class numbers where several are compared."""
         words = [word for word in candidate.words if word not in FITS] or [self.model.prepared_as]
         if len({self._how(each.candidate).fit for each in scored}) > 1:
-            words.append(self._how(candidate).fit)
+            words.append(self._how(candidate).fit_words)
         parts = [", ".join(words)]
         if candidate.reader is not None and len({each.candidate.layout for each in scored}) > 1:
             parts.append(candidate.reader.words)

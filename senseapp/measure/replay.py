@@ -106,8 +106,7 @@ class WatchedPrefix(Prefix):
 
     def require_untouched(self) -> None:
         """Raise ReplayMismatch if a kept tensor was written to."""
-        written = any(version_of(tensor) != version for kept in self._versions.values() for tensor, version in kept)
-        if written:
+        if any(version_of(tensor) != version for kept in self._versions.values() for tensor, version in kept):
             raise ReplayMismatch("some images overwrite an output that those that were watched did not")
 
     def _note(self, index: int, output: Any) -> None:
@@ -231,8 +230,7 @@ def find_replay_obstacle(
     # A batch alone runs with other inputs in between, which a module with state from its last call would use.
     others = [-batches[0]] if len(batches) == 1 else []
     try:
-        found = _replayed(model, trace, [*batches, *others], positions, read)
-        if all(map(equal, found, plain)):
+        if all(map(equal, _replayed(model, trace, [*batches, *others], positions, read), plain)):
             return None
         with torch.inference_mode():
             again = [read(model(Prefix(trace, batch).inputs)) for batch in batches]

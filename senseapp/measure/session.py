@@ -139,8 +139,7 @@ class Session:
         primary = primary_among(self.sweep.baseline.metrics, labelled=True)
         if self.spec.sensitivity.metric is not None or primary is None or primary == self.metric:
             return ()
-        metric = METRICS[primary]
-        hidden = unseen_below(len(self.images), primary, metric.unchanged_upper_end(len(self.images)))
+        hidden = unseen_below(len(self.images), primary, METRICS[primary].unchanged_upper_end(len(self.images)))
         return (f"Layers are ranked by {METRICS[self.metric].label}: {hidden}.",)
 
     @property

@@ -97,8 +97,7 @@ class KLDivergence(ClassificationMetric):
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of the divergence, in nats."""
         reference = baseline_output.log_softmax(1)
-        terms = kl_terms(reference, output.log_softmax(1))
-        return of_divergence(terms.sum(1), reference.isnan().any(1))
+        return of_divergence(kl_terms(reference, output.log_softmax(1)).sum(1), reference.isnan().any(1))
 
     def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
         """Return the logarithms of probabilities: of the original's likeliest classes, and of all others as one."""

@@ -64,8 +64,7 @@ def _cosine_distance(before: Tensor, after: Tensor, _targets: object) -> tuple[T
     """Return the terms of each image's distance, as half the squared distance of outputs of length 1."""
     # An output of zeros has no direction.
     old, new = (each / each.norm(dim=2, keepdim=True).clamp_min(1e-150) for each in (before, after))
-    undefined = ~before.isfinite().flatten(1).all(1)
-    return of_divergence(((new - old).square().sum(2) / 2).mean(1), undefined)
+    return of_divergence(((new - old).square().sum(2) / 2).mean(1), ~before.isfinite().flatten(1).all(1))
 
 
 FIDELITY = Fidelity(

@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 import torch
@@ -49,6 +49,12 @@ class Preprocessing:
     interpolation: str = "bilinear"
     channel_order: str = "rgb"
     fit: str = "crop"
+    USUAL_CROP: ClassVar[float] = 224 / 256  # of timm and torchvision: the middle 224 pixels of 256
+
+    @property
+    def fit_words(self) -> str:
+        """The fit in words, with the share that a crop keeps."""
+        return f"crop of {100 * self.crop_pct:.3g} %" if self.fit == "crop" else self.fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,8 +71,7 @@ def spanned(granularity: str) -> Callable[[LayerProfile], tuple[int, ...] | None
 
     def axes(layer: LayerProfile) -> tuple[int, ...] | None:
         matrix = len(layer.weight_shape) <= 3  # of a weight (O, I, K), or two
-        own = _SPANNED_IN_MATRICES.get(granularity) if matrix else None
-        return own or _SPANNED.get(granularity)
+        return (_SPANNED_IN_MATRICES.get(granularity) if matrix else None) or _SPANNED.get(granularity)
 
     return axes
 

@@ -56,8 +56,7 @@ class SearchImages:
 
     @cached_property
     def _screen(self) -> Judge:
-        few = torch.cat(self.judging)[: self._screening]
-        return self._judge_of(in_calls(self._network, few))
+        return self._judge_of(in_calls(self._network, torch.cat(self.judging)[: self._screening]))
 
     def _judge_of(self, batches: Sequence[Tensor]) -> Judge:
         """Return what compares with the network on ``batches``, without labels."""

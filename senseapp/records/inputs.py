@@ -55,6 +55,7 @@ class PreparationChoice:
         guess: whether there were no labels to choose by.
         subject: what was chosen: the preprocessing, the order of the classes, or both.
         verdict: one sentence on what was chosen and by what; empty where there was nothing to try on.
+        num_tried: alternatives, also those that were given up before all of the images.
         caveats: sentences on why it may be wrong.
         question: what a person has to decide before anything is measured, with what was found; empty for nothing.
     """
@@ -65,6 +66,7 @@ class PreparationChoice:
     guess: bool = False
     subject: str = "Preprocessing"
     verdict: str = ""
+    num_tried: int = 0
     caveats: tuple[str, ...] = ()
     question: str = ""
 
@@ -101,6 +103,7 @@ class PreparationChoice:
             ],
             5,
             between=" · ",
+            count=self.num_tried,
         )
         tried = f"{self.subject} tried on these images, the best first: {best}." if len(self.trials) > 1 else ""
         return tuple(note for note in (self.verdict, tried, *self.caveats) if note)

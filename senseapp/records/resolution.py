@@ -120,9 +120,7 @@ def hides_losses(result: RunResult, metric: str) -> str:
     """Return the sentence that notable losses are not resolved, without its stop; empty if the images resolve them."""
     visible = smallest_visible_loss(result, metric)
     view = everyday(result, metric)
-    if visible is None or visible <= view.notable:
-        return ""
-    return unseen_below(result.num_samples, view, visible)
+    return "" if visible is None or visible <= view.notable else unseen_below(result.num_samples, view, visible)
 
 
 _FEWEST_PAIRS, _LEAST_SHARE = 8, 0.01  # measurements, and the share that changes in one, which tell harm in answers

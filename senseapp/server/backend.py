@@ -145,8 +145,7 @@ class Backend:
     def so_far(self, run_id: str) -> RunResult | None:
         """Return the result of a run, or the partial one so far; None before its model was loaded."""
         live = self._live.get(run_id)
-        found = live.so_far() if live is not None else None
-        return found or self.store.folder(run_id).so_far()
+        return (live.so_far() if live is not None else None) or self.store.folder(run_id).so_far()
 
     def start(self, record: RunRecord, person: str = "", *, seconds: float | None = None, here: bool = False) -> None:
         """Queue a run with so many predicted ``seconds``; with ``here`` this machine measures, despite a cluster.

@@ -153,8 +153,7 @@ class Work(Uploads):
             if not here:
                 raise NotFound("There is no file that runs of this run on this server. Make it first.")
             call, paths = partial(try_picture, result.spec, picture, here), [str(path) for _, path, _ in here]
-            request = network_request(call, result.spec.model, *paths, subject=picture.name)
-            return self._answer(request)
+            return self._answer(network_request(call, result.spec.model, *paths, subject=picture.name))
         finally:
             self.discard_upload(picture)
 
@@ -232,8 +231,7 @@ class Work(Uploads):
         """Return the layers that pruning shrinks together; loads the model of the run, which may take seconds."""
         folder, result = self._runnable(run_id)
         model = result.spec.model
-        request = network_request(partial(find_couplings, folder.path, model), model, passes=2)
-        return self._answer(request)
+        return self._answer(network_request(partial(find_couplings, folder.path, model), model, passes=2))
 
     def graph(self, run_id: str) -> GraphFiles:
         """Return the network of the run as a graph for Model Explorer; the first export may take seconds."""

@@ -181,8 +181,7 @@ def pairs_by_stem(pictures: Iterable[str], annotations: Iterable[str]) -> tuple[
     for path in pictures:
         if in_folders and not any(part in LABEL_FOLDERS for part in _folders(path, depth)):
             of_key[_key(path, depth, PICTURE_FOLDERS)].append(path)
-    pairs = {paths[0]: found[key][1] for key, paths in of_key.items() if len(paths) == 1 and key in found}
-    return pairs, in_folders
+    return {paths[0]: found[key][1] for key, paths in of_key.items() if len(paths) == 1 and key in found}, in_folders
 
 
 def _common_depth(paths: Sequence[str]) -> int:

@@ -48,8 +48,7 @@ def overlaid(picture: NDArray[np.uint8], classes: NDArray[np.uint8]) -> NDArray[
         (2 * np.arange(wanted) + 1) * there // (2 * wanted)
         for wanted, there in zip((height, width), classes.shape, strict=True)
     )
-    colours = palette()[classes[np.ix_(rows, columns)]]
-    return np.rint((1 - _SHARE) * picture + _SHARE * colours).astype(np.uint8)
+    return np.rint((1 - _SHARE) * picture + _SHARE * palette()[classes[np.ix_(rows, columns)]]).astype(np.uint8)
 
 
 def legend(names: Sequence[tuple[int, str]], colour: Callable[[int], Colour]) -> bytes:

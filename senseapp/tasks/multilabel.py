@@ -116,8 +116,7 @@ class Multilabel(RowTask):
 
         scores = output.detach().double()
         surest = scores.abs().max().expand_as(scores)
-        ends = (bernoulli_divergence(scores, each) for each in (surest, -surest))
-        return torch.maximum(*ends).mean(1)
+        return torch.maximum(*(bernoulli_divergence(scores, each) for each in (surest, -surest))).mean(1)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's mean binary cross-entropy."""

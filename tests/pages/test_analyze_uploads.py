@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.process.requester import WorkerRequest
 from senseapp.server.service import Service
 from tests.cases import first_of
-from tests.pages.conftest import selects, started, texts, wait_for_card
+from tests.pages.conftest import open_page, selects, started, texts, wait_for_card
 from tests.pictures import class_files, png
 
 CLASSES = tuple("0123456789")
@@ -117,6 +118,12 @@ def test_class_folders_are_matched_and_previewed(analyze: AppTest, service: Serv
     analyze.button(key="analyze.run").click().run()
     assert started(service).data.class_map == ()
     assert started(service).data.kind == "archive"
+    session, turned = analyze.session_state["senseapp.session"], tuple((name, 9 - int(name)) for name in CLASSES)
+    for by, kept in (("person", turned), ("labels", ())):  # what images chose, they choose again
+        data = replace(started(service).data, class_map=turned, evidence=(("classes", by),))
+        session.draft = replace(session.draft, data=data)
+        wait_for_card(open_page(analyze, "pages/analyze.py")).button(key="analyze.run").click().run()
+        assert started(service).data.class_map == kept
 
 
 def test_a_folder_without_a_class_is_left_out_only_with_a_word(analyze: AppTest, service: Service) -> None:

@@ -13,10 +13,8 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.common.state import VisitorState
 from senseapp.records.inputs import PreviewReport
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.backend import Backend
 from senseapp.server.inputs import DETECTION_DEMO
 from senseapp.server.model_cards import ModelCard
-from senseapp.server.service import Service
 from tests.cases import seldom
 from tests.pages.conftest import ScriptedInputs, wait_for_card
 from tests.pages.records import profile
@@ -84,15 +82,7 @@ LABELS, BOXES, MASKED = "6 images · 6 classes · from a table", "6 images · wi
     ids=["together", "zip then table", "table first", "zip with COCO", "COCO first", "VOC later", "zips of masks",
          "masks later", "masks first"],
 )  # fmt: skip
-def test_own_data_is_taken_in_whatever_way_it_comes(
-    app: AppTest,
-    service: Service,
-    backend: Backend,
-    monkeypatch: pytest.MonkeyPatch,
-    spec: RunSpec,
-    rounds: list[dict[str, bytes]],
-    said: str,
-) -> None:
+def test_own_data_is_taken_in_whatever_way_it_comes(app, service, backend, monkeypatch, spec, rounds, said):
     monkeypatch.setattr(type(backend.cards), "card", lambda *_: ModelCard(profile=profile()))
     app.session_state["senseapp.session"] = VisitorState(draft=spec)
     app.run().button_group(key="analyze.data.source").set_value("Upload images").run()

@@ -236,8 +236,7 @@ def _with_random_head(item: ArchitectureMatch, model: ModelSpec) -> ModelSpec | 
         "labels are not used; harm shows how far the output moves when a layer is compressed.",
     )
     entry = find_entry(item.library, item.name)
-    num_classes = (entry.num_classes if entry else 0) or IMAGENET_CLASSES
-    return replace(model, num_classes=num_classes) if wanted else None
+    return replace(model, num_classes=(entry.num_classes if entry else 0) or IMAGENET_CLASSES) if wanted else None
 
 
 def _option(item: ArchitectureMatch) -> str:

@@ -283,7 +283,8 @@ def _with_labels(
         session().told = (*survey.notes, UNLABELLED)
         show_notes(session().told)
         return model, data
-    known = dict(draft.class_map) if _is_of(draft, data) else {}
+    is_said = dict(draft.evidence).get("classes", "person") == "person"  # else images have chosen, and choose again
+    known = dict(draft.class_map) if is_said and _is_of(draft, data) else {}
     return model, _confirmed(data, survey, survey.proposal, known, model)
 
 

@@ -38,6 +38,8 @@ _FITS = {
     "corner": "Corner: the whole picture at the upper left",
     "stretch": "Stretch: the whole picture, proportions change",
 }
+_PART_OF = {"layout": "layout", "class_map": "classes", "upright": ""}
+"""The part of the reading that a field belongs to, where that is not the preparation."""
 _ORDERS = {"rgb": "RGB", "bgr": "BGR, as OpenCV reads pictures"}
 
 
@@ -144,9 +146,10 @@ def _told(spec: RunSpec) -> dict[str, Any]:
     """Return what the fields hold, at first what a person said in the settings that the page starts from."""
     draft = session().draft
     is_same = _files(draft)[2:] == _files(spec)[2:] and draft.data.preparation == "given"
-    is_said = "person" in dict(draft.data.evidence).values() or not draft.data.chosen_by
-    usual = _held(draft if is_same and is_said else RunSpec())
-    usual["upright"] |= is_same and draft.data.upright
+    usual, known = _held(RunSpec()), dict(draft.data.evidence)
+    for name, value in _held(draft).items() if is_same else ():
+        if known.get(_PART_OF.get(name, "preparation"), "person") == "person":  # else images chose it, and choose again
+            usual[name] = value
     return {name: st.session_state.get(_key(name, _files(spec)), value) for name, value in usual.items()}
 
 
@@ -195,7 +198,8 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
             st.markdown(md("**{}** · {} · {}*{}*", PART_TITLES[part], words, mark, EVIDENCE_WORDS[known[part]]))
         _change(found, spec, task_key, "Change how it is read")
     if choice is not None and choice.chosen is not None:
-        st.caption(md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict))
+        is_open = choice.guess or known["preparation"] == "assumed"
+        st.caption(md(":material/help: {}" if is_open else ":material/check_circle: {}", choice.verdict))
     notes = (*(choice.caveats if choice is not None else ()), *report.notes)
     show_notes(note for note in notes if note not in session().told)
 

@@ -234,11 +234,7 @@ def provenance(result: RunResult, *, pictures: Callable[[], None] | None = None)
     """Show what was measured, on its tooltip how; how it was read, with ``pictures``; and the notes on the run."""
     notes = notes_shown(notes_of(result), of_bits=result.compression.description.sets_bits)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(
-            provenance_line(result),
-            help=md("{}\n\n", passes_text(result)) + _ABOUT_FIGURES,
-            width="content",
-        )
+        st.caption(provenance_line(result), help=md("{}\n\n", passes_text(result)) + _ABOUT_FIGURES, width="content")
         if result.reading is not None:
             with st.popover(
                 "What we understood", type="tertiary", icon=":material/visibility:", key="reading", on_change="rerun"

@@ -50,8 +50,7 @@ def _panel(record: RunRecord, seconds: float, waits: bool) -> None:
     except SenseError as error:
         complain(str(error))
         return
-    has_begun = snapshot.state is RunState.RUNNING and drawn is RunState.QUEUED
-    if snapshot.state.finished or has_begun:
+    if snapshot.state.finished or (snapshot.state is RunState.RUNNING and drawn is RunState.QUEUED):
         st.rerun()
     session().watched.add(run_id)
     in_the_tab = "Waiting" if snapshot.state is RunState.QUEUED else percent_done(snapshot)

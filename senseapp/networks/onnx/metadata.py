@@ -37,8 +37,6 @@ LONGEST_NAMES = 2_000_000
 _NAMES = "names"  # of other exporters: a dictionary by output, or a list, as Python writes it
 _LINES = "character"  # of others: one name a line
 _INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
-_CLASSIFIER_CROP = 224 / 256  # of timm and torchvision: the middle 224 pixels of 256
-_SMALLEST_CROPPED = 64  # pixels: data sets of smaller pictures, such as CIFAR, are trained on whole ones
 _ARITHMETIC = frozenset({"Sub", "Add", "Mul", "Div"})
 _MOST_STEPS = 6  # at the input: a Cast, a Transpose and up to four of arithmetic
 _BYTE_OFFSET, _BYTE_FACTOR = 2.0, 0.05
@@ -176,7 +174,7 @@ def _of_paddlex(written: str, shape: tuple[int, int, int]) -> Preprocessing | No
             input_shape=shape,
             mean=_numbers(normal["mean"], shape[0]),
             std=std,
-            crop_pct=224 / 256 if cropped else 1.0,  # its usual steps
+            crop_pct=Preprocessing.USUAL_CROP if cropped else 1.0,  # its usual steps
             channel_order="bgr" if found.get("DecodeImage", {}).get("img_mode") == "BGR" else "rgb",
             fit="crop" if cropped else "stretch",
         )
@@ -221,19 +219,17 @@ def is_channels_last(shape: Sequence[int | None]) -> bool:
 
 
 def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPreparation:
-    """Return the preparation to begin with; images with labels can show that another one is right."""
+    """Return the preparation to begin with; images with labels can show that another one is right.
+
+    Nothing of a picture is cropped away: a crop is usual for published networks, not for somebody's own.
+    """
     shape = image_shape(opened.input_shape)
     told = preparation_in(opened.metadata, shape)
     if told is not None:
         return UsualPreparation(preprocessing=told, words="as the file says")
     usual, sentence = _values(opened)
     words, statistics = _usual(usual, shape[0])
-    found = Preprocessing(
-        input_shape=shape,
-        **statistics,
-        crop_pct=_CLASSIFIER_CROP if is_classifier and min(shape[1:]) >= _SMALLEST_CROPPED else 1.0,
-        fit="crop" if is_classifier else "stretch",
-    )
+    found = Preprocessing(input_shape=shape, **statistics, fit="crop" if is_classifier else "stretch")
     evidence: Evidence = "assumed" if usual == "imagenet" else "graph"
     return UsualPreparation(preprocessing=found, words=words, notes=(sentence,), evidence=evidence)
 

@@ -141,5 +141,4 @@ class _Reading:
             for name, each in stored.items()
         }
         outputs = tuple(names.get(each.name, each.name) for each in graph.output)
-        nodes = self.nodes(graph.node, names, inside)
-        return TorchGraph(inputs=(), outputs=outputs, nodes=nodes, constants=constants)
+        return TorchGraph(inputs=(), outputs=outputs, nodes=self.nodes(graph.node, names, inside), constants=constants)

@@ -50,10 +50,13 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     prepared = prepared.of_family(usual.pop() if len(usual) == 1 else None)
     num_outputs = _num_outputs(task, opened, reader)
     usual_names = imagenet_class_names() if num_outputs == IMAGENET_CLASSES else ()
+    how = prepared.preprocessing
+    if usual_names and prepared.evidence in ("assumed", "graph"):  # published networks get the middle of a picture
+        how = replace(how, crop_pct=how.USUAL_CROP)
     return LoadedModel(
         module=opened.network.requires_grad_(False),
         title=Path(spec.checkpoint).name,
-        preprocessing=prepared.preprocessing,
+        preprocessing=how,
         prepared_as=prepared.words,
         preparation_evidence=prepared.evidence,
         readers=readers,

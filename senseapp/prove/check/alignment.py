@@ -162,8 +162,7 @@ def _read_as(task: Task, side: OpenSide, images: Tensor, *, num_classes: int, li
 
 
 def _shapes(raw: object) -> list[tuple[int, ...]]:
-    parts = raw if isinstance(raw, list | tuple) else [raw]
-    return [tuple(getattr(each, "shape", ())) for each in parts]
+    return [tuple(getattr(each, "shape", ())) for each in (raw if isinstance(raw, list | tuple) else [raw])]
 
 
 def align_outputs(prepared: PreparedReference, candidate: OpenSide) -> None:

@@ -78,8 +78,7 @@ def _scales(rows: Tensor, integers: Tensor, *, shared: bool) -> Tensor | None:
         return scales
     numbers = integers.float()
     scale = (rows.abs().amax(1) / numbers.abs().amax(1).clamp_min(1)).clamp_min(torch.finfo(torch.float32).tiny)
-    is_same = (numbers * scale[:, None] - rows).abs() <= _SAME * rows.abs()
-    return scale if bool(is_same.all()) else None
+    return scale if bool(((numbers * scale[:, None] - rows).abs() <= _SAME * rows.abs()).all()) else None
 
 
 def _unpack(graph: OnnxGraph, name: str, weight: IntegerWeight, *, narrow: bool) -> None:

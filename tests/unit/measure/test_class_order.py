@@ -172,6 +172,7 @@ def test_answers_that_are_always_the_same_choose_no_order(tmp_path):
     choice = choose_class_order(spec, model, images_of(spec, model))
     assert "no other of 2 ways is clearly better" in choice.verdict
     assert choice.spec.data.class_map == (("a", 0), ("b", 1))
+    assert choice.spec.data.evidence == (("classes", "assumed"),)
 
 
 def test_preprocessing_and_order_are_found_together(tmp_path, monkeypatch):

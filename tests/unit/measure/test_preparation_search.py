@@ -124,13 +124,10 @@ def test_what_was_tried_is_said_with_its_accuracy(trained, pictures):
     assert "of 50 right (" in choice.verdict
     assert "; the architecture's own: 5 of 50 right." in choice.verdict
     assert choice.trials[0] == choice.chosen
-    assert (
-        replace(choice, trials=choice.trials[::-1])
-        .notes[1]
-        .startswith(
-            f"Preprocessing tried on these images, the best first: {choice.chosen.title}: {choice.chosen.result} · "
-        )
-    )
+    listed = replace(choice, trials=choice.trials[::-1]).notes[1]
+    best = f"{choice.chosen.title}: {choice.chosen.result}"
+    assert listed.startswith(f"Preprocessing tried on these images, the best first: {best} · ")
+    assert choice.verdict.endswith(f" {int(listed.split()[-2]) + 5} ways were tried.")
     assert choice.spec.data.chosen_by == choice.notes
     assert dict(choice.spec.data.evidence) == {"preparation": "labels", "classes": "labels"}
     assert dict(choice.picked(choice.trials[1]).data.evidence)["preparation"] == "person"
@@ -166,6 +163,7 @@ def test_labels_that_say_nothing_choose_nothing(trained, pictures, tmp_path):
     choice = choose_preparation(asked(tmp_path))
     assert choice.chosen.title == "the architecture's own"
     assert "clearly better" in choice.verdict
+    assert "preparation" not in dict(choice.spec.data.evidence)  # so it is known as before
 
 
 def test_what_is_given_is_kept(trained, pictures):
@@ -237,13 +235,18 @@ def test_an_onnx_file_is_prepared_as_its_network_was_trained(pictures, tmp_path,
     choice = choose_preparation(spec)
     assert choice.chosen.title == "values from −1 to 1"
     assert choice.chosen.correct == choice.chosen.num_images
-    assert any(trial.title == "mean and spread of ImageNet" for trial in choice.trials)
+    tried = {trial.title: trial.correct for trial in choice.trials}
+    assert "mean and spread of ImageNet" in tried
+    assert tried["crop of 87.5 %, values from −1 to 1"] == choice.chosen.correct  # the whole picture is as good
     assert choice.spec.model == spec.model
     assert choice.spec.data.std == (0.5,) * 3
 
 
 def test_ways_that_would_take_too_long_are_counted(trained, pictures, monkeypatch):
-    trained(**HALF)
-    monkeypatch.setattr(preparation_search, "macs_of", lambda _: preparation_search._MACS)
+    """Those that differ by the crop alone from the values that suit the labels are tried all the same."""
+    trained(side=OWN_SIDE, **HALF)
+    monkeypatch.setattr(preparation_search, "macs_of", lambda *_: preparation_search._MACS)
     said = r"Not tried, as it would take too long: \d+ more ways to prepare the images\."
-    assert re.fullmatch(said, choose_preparation(asked(pictures)).notes[-1])
+    choice = choose_preparation(asked(pictures))
+    assert re.fullmatch(said, choice.notes[-1])
+    assert {"values from −1 to 1", "crop of 100 %, values from −1 to 1"} <= {each.title for each in choice.trials}

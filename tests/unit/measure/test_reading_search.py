@@ -142,7 +142,7 @@ def test_labels_of_other_pictures_say_that_it_is_read_wrongly(tmp_path: Path, la
 
 def test_how_pixels_are_scaled_is_said_without_terms() -> None:
     own = Preprocessing(input_shape=(1, 32, 32), mean=(0.304,), std=(0.323,))
-    assert preparation_words(own) == "32 × 32 pixels, values from 0 to 1, less 0.304, divided by 0.323, crop"
+    assert preparation_words(own) == "32 × 32 pixels, values from 0 to 1, less 0.304, divided by 0.323, crop of 100 %"
     half = replace(own, input_shape=(3, 32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
     assert preparation_words(half).startswith("32 × 32 pixels, values from −1 to 1, RGB")
 

@@ -142,9 +142,7 @@ def _reduce(
     keepdims: bool = True,
     noop_with_empty_axes: bool = False,
 ) -> Tensor:
-    if not axes and noop_with_empty_axes:
-        return x
-    return function(x, tuple(axes or range(x.ndim)), keepdims)
+    return x if not axes and noop_with_empty_axes else function(x, tuple(axes or range(x.ndim)), keepdims)
 
 
 for _name, _function in _REDUCTIONS.items():
