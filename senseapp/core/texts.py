@@ -70,8 +70,7 @@ def listed(names: Iterable[str]) -> str:
     'a, b, c, d, …'
     """
     first = list(islice(names, _MOST_LISTED + 1))
-    shown = [printable(name) for name in first[:_MOST_LISTED]]
-    return ", ".join(shown + ["…"] * (len(first) > _MOST_LISTED))
+    return ", ".join([printable(name) for name in first[:_MOST_LISTED]] + ["…"] * (len(first) > _MOST_LISTED))
 
 
 def first_names(names: Sequence[str], most: int = _MOST_NAMED, *, between: str = ", ", count: int = 0) -> str:

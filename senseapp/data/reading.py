@@ -132,8 +132,7 @@ def read_drawn(
 
     Raises InvalidDataset if none can be read, or very many cannot.
     """
-    room = min(len(order), wanted + _REPLACEMENTS)
-    drawn = DrawnPictures(allocate_rows(room, preprocessing.input_shape))
+    drawn = DrawnPictures(allocate_rows(min(len(order), wanted + _REPLACEMENTS), preprocessing.input_shape))
     preparation = _Preparation(source, preprocessing, upright, annotations)
     taken, size = 0, wanted
     while len(drawn.found) < wanted and taken < len(order):

@@ -179,11 +179,10 @@ def verdict(subject: str, chosen: PreparationTrial, own: PreparationTrial, num_t
             f"{subject} chosen by {images}: {chosen.title}: {_with_interval(chosen)}; {own.title}: {own.result}. "
             f"{num_tried} ways were tried."
         )
-    other = f"no other of {num_tried} ways is clearly better"
-    return (
-        f"{subject}: {own.title}: {_with_interval(own)}; "
-        f"{other if num_tried > 1 else 'that is good enough to try no other'}."
+    other = (
+        f"no other of {num_tried} ways is clearly better" if num_tried > 1 else "that is good enough to try no other"
     )
+    return f"{subject}: {own.title}: {_with_interval(own)}; {other}."
 
 
 def _with_interval(trial: PreparationTrial) -> str:

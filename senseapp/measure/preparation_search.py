@@ -7,8 +7,7 @@ order, is run on the same images; the architecture's own preprocessing is replac
 
 All candidates run on the first images, and on the rest those that are not clearly worse there. The best values of the
 pixels are then tried with every crop, fit and size. The budget is counted in multiply-accumulates, so that the outcome
-is the same on every machine. Without labels the evidence is weaker, so
-fewer candidates are tried and the outcome is called a guess.
+is the same on every machine. Without labels the evidence is weaker: fewer candidates are tried, and it is a guess.
 
 Where names do not tell which output a label means, the order in which the network finds the classes is tried last:
 labels and outputs are matched on one half of the images, and the match is judged on the other half.

@@ -119,20 +119,16 @@ class ReadingChoices:
     def _evidence(self, taken: Scored, scored: Sequence[Scored], found: Evidence) -> dict[str, Evidence]:
         """Return how each part is known: by what was compared, where there were several."""
         own, person = self.model.preparation_evidence, self.spec.data.mean or self.spec.data.std
+        by_labels = found == "labels"
         parts: tuple[tuple[str, object, Evidence, Callable[[ReadingCandidate], object]], ...] = (
             ("layout", self.spec.model.layout, "fit", lambda each: each.layout),
-            (
-                "preparation",
-                person,
-                own,
-                lambda each: each.data if found != "labels" else (each.data.mean, each.data.std),
-            ),
+            ("preparation", person, own, lambda each: (each.data.mean, each.data.std) if by_labels else each.data),
             ("classes", self.spec.data.class_map, "fit", lambda each: each.order),
         )
         known: dict[str, Evidence] = {}
         for part, said, otherwise, of in parts:
             others = [each for each in scored if of(each.candidate) != of(taken.candidate)]
-            is_open = found == "labels" and not all(taken.is_clearly_better(each.each, 2) for each in others)
+            is_open = by_labels and not all(taken.is_clearly_better(each.each, 2) for each in others)
             known[part] = "person" if said else otherwise if not others else "assumed" if is_open else found
         return known
 

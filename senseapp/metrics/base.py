@@ -315,8 +315,7 @@ class Metric:
         if not self.as_answers:
             return self.factor * delta
         deltas, shares = np.transpose(self.as_answers)
-        beyond = np.maximum(1.0, delta / deltas[-1])
-        return 100 * np.minimum(1.0, np.interp(delta, deltas, shares) * beyond)
+        return 100 * np.minimum(1.0, np.interp(delta, deltas, shares) * np.maximum(1.0, delta / deltas[-1]))
 
     @property
     def digits(self) -> int:
@@ -377,10 +376,9 @@ class Metric:
         One of 100 is what is notable, in every run.
         """
         deltas, shares = np.transpose(known)
-        notable = float(np.interp(NOTABLE_SHARE, shares, deltas)) * max(1.0, NOTABLE_SHARE / shares[-1])
         return replace(
             self,
-            notable=notable,
+            notable=float(np.interp(NOTABLE_SHARE, shares, deltas)) * max(1.0, NOTABLE_SHARE / shares[-1]),
             label=f"Changed {counted}, about",
             change_title=f"Changed {counted}",
             axis_title=f"Of 100 {counted}, about so many change",

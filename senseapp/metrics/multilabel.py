@@ -116,8 +116,7 @@ def average_precision(logits: Tensor, targets: Tensor) -> Tensor:
     ranks, hits = at_least(known), at_least(is_true)
     precision = torch.where(is_true & known, hits.double() / ranks.clamp_min(1), 0.0).sum(1)
     num_true, num_known = is_true.sum(1), known.sum(1)
-    trivial = (num_true == 0) | (num_true == num_known)
-    found = torch.where(trivial, 1.0, precision / num_true.clamp_min(1))
+    found = torch.where((num_true == 0) | (num_true == num_known), 1.0, precision / num_true.clamp_min(1))
     return found.masked_fill(logits.isnan().any(1), 0.0)
 
 

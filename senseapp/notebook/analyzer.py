@@ -137,10 +137,9 @@ class SensitivityAnalyzer:
             bar.set_description("the uncompressed model")
             evaluation, baseline = self._baseline(image, put_back)
             profile = profile_model(self.model, next(tensors_in(image)), trace=evaluation.trace)
-            selected = select_layers(profile, tuple(layers or ()), tuple(layer_types or ()))
             request = CompressionRequest(
                 model=self.model,
-                layers=selected,
+                layers=select_layers(profile, tuple(layers or ()), tuple(layer_types or ())),
                 calibration=(calibration,),
                 seed=self.seed,
                 trace=evaluation.trace,

@@ -147,8 +147,7 @@ def batch_of(model: nn.Module, sample: Any, what: str = "sample") -> Any:
         return sample[0]
     if isinstance(sample, Mapping) and len(sample) == 1:
         ((name, value),) = sample.items()
-        first = next(iter(inspect.signature(model.forward).parameters), None)
-        return value if name == first else sample
+        return value if name == next(iter(inspect.signature(model.forward).parameters), None) else sample
     return sample
 
 

@@ -164,7 +164,9 @@ def decision(
             promised=promise is not None,
         )
 
-    sets = [each for each in map(question, _by_images(files)) if each.choice is not None]
+    # the number of images tells apart what was measured on others
+    by_images = (tuple(one for one in files if one.images == each) for each in {one.images for one in files})
+    sets = [each for each in map(question, by_images) if each.choice is not None]
     asked = min(sets, key=_Question.best_key, default=question(files))
     choice = asked.choice
     fitting = {one.file for one in files}
@@ -191,11 +193,6 @@ def decision(
         bounds={file: each.bound for file, each in tests.items()},
         tried=max((each.tried for each in tests.values()), default=0),
     )
-
-
-def _by_images(files: tuple[Candidate, ...]) -> list[tuple[Candidate, ...]]:
-    """Return the files that were measured on the same images, which their number tells apart."""
-    return [tuple(one for one in files if one.images == each) for each in {one.images for one in files}]
 
 
 def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None) -> str:
@@ -324,8 +321,7 @@ class _Question:
         if self.goal == "targets":
             return None if one.schedule is None else 0
         if self.goal == "faster":
-            as_fast = _time(one) <= 1 + SAME_TIME
-            return 0 if one.is_faster else 1 if one.is_smaller and as_fast else None
+            return 0 if one.is_faster else 1 if one.is_smaller and (_time(one) <= 1 + SAME_TIME) else None
         as_small = _size(one) <= one.original.file_bytes * (1 + SAME_BYTES)
         return 0 if one.is_smaller else 1 if one.is_faster and as_small else None
 

@@ -177,8 +177,7 @@ def check_promise(evaluator: ScheduleEvaluator, promise: Promise) -> None:
 def likely_to_pass(evaluator: ScheduleEvaluator, promised: Promised) -> float:
     """Return the largest loss on the proof images that would pass the next test of a promise, 0 if none would."""
     images = len(evaluator.images.proof)
-    most = most_changed_within(promised.promise.most, images, 1 - promised.tests.next_error)
-    return (most or 0) / images
+    return (most_changed_within(promised.promise.most, images, 1 - promised.tests.next_error) or 0) / images
 
 
 def as_likely_as_not(change: MetricChange | None) -> float:
@@ -189,8 +188,7 @@ def as_likely_as_not(change: MetricChange | None) -> float:
     if change is None or not change.num_samples or math.isnan(change.delta):
         return math.inf
     count = change.num_samples
-    lost = min(count, max(0, math.ceil(change.delta * count - 1e-9)))
-    return upper_bound_of_share(lost, count, 0.5)
+    return upper_bound_of_share(min(count, max(0, math.ceil(change.delta * count - 1e-9))), count, 0.5)
 
 
 class _ScheduleSearch:

@@ -131,8 +131,7 @@ class Inputs(Uploads):
 
     def read_times(self, content: bytes, result: RunResult, *, name: str, level: float | None = None) -> LayerTimes:
         """Read times of layers from a file called ``name``; InvalidFile, in one sentence, if it has none."""
-        compression = result.spec.sensitivity.compression
-        call = partial(read_times, content, name, result.profile, compression, level)
+        call = partial(read_times, content, name, result.profile, result.spec.sensitivity.compression, level)
         return self._answer(WorkerRequest(call=call))
 
     def summarise_report(self, content: bytes, *, name: str) -> ReportSummary:

@@ -38,10 +38,9 @@ def load_card(model: ModelSpec) -> ModelCard:
     from senseapp.networks.sources.load import load_model
 
     loaded = load_model(model)
-    sample = torch.zeros(images_per_pass(loaded.module) or 1, *loaded.preprocessing.input_shape)
     profile = profile_model(
         loaded.module,
-        sample,
+        torch.zeros(images_per_pass(loaded.module) or 1, *loaded.preprocessing.input_shape),
         task=task_named(model.task),
         title=loaded.title,
         pretrained=loaded.pretrained,

@@ -172,10 +172,9 @@ def offer_demos(asked: RunSpec | None) -> RunSpec | None:
     first, *others = DEMOS.values()
     chosen = None
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        is_filled_in = asked is not None and (asked.model, asked.data.kind) == (first.spec.model, first.spec.data.kind)
         filled_in = (
             "A demo that reads handwritten digits is filled in: press Run. Or start one of"
-            if is_filled_in
+            if asked is not None and (asked.model, asked.data.kind) == (first.spec.model, first.spec.data.kind)
             else "Or a demo:"
         )
         st.markdown(filled_in, width="content")

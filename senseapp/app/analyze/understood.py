@@ -91,12 +91,11 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
     if report is None or found is None:
         failed = is_refused(lambda: backend.preview_of(spec))
         if failed and first != RunSpec(model=model, data=images):
-            unsaid = {_key(name, _files(first)): nothing for name, nothing in _held(RunSpec()).items()}
             st.button(
                 "Read it anew, without what was said here",
                 key="reading.forget",
                 on_click=st.session_state.update,
-                args=(unsaid,),
+                args=({_key(name, _files(first)): nothing for name, nothing in _held(RunSpec()).items()},),
             )
         line = "" if failed or _is_own(first) else "looking at the images"
         is_settled = failed or not _is_own(first)

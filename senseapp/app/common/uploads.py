@@ -221,9 +221,8 @@ def _archive_name(names: list[str], loose: LooseFiles) -> str:
 
 def _named(path: Path, name: str) -> Path:
     """Rename a file to the last part of ``name``: its letters, digits, spaces and common marks; never a hidden file."""
-    last = re.split(r"[\\/]", name)[-1]
     # 60 characters of up to four bytes: file systems take 255
-    safe = re.sub(r"[^\w .()+=@,-]+", "_", last)[-60:].strip(" .-") or "upload"
+    safe = re.sub(r"[^\w .()+=@,-]+", "_", re.split(r"[\\/]", name)[-1])[-60:].strip(" .-") or "upload"
     with storage_errors("the folder uploads"):
         return path.replace(path.with_name(safe))
 

@@ -46,8 +46,7 @@ def network_tab(view: RunView) -> None:
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     profile = view.result.profile
     block, by_macs = _choose(view, row)
-    opened = _opened(view)
-    rows = network_frame(profile, view.rows, view.metric, opened=opened, block=block, by_macs=by_macs)
+    rows = network_frame(profile, view.rows, view.metric, opened=_opened(view), block=block, by_macs=by_macs)
     counted = "multiplications" if by_macs else "parameters"
     share = f"Share of all layers' {counted}" if profile.sizes_known else "Share of all layers"
     key = f"network.{view.run_id}.{session().pick_round}"

@@ -45,8 +45,7 @@ class RayExecutor(Executor):
         if span_images is not None:
             return span_images
         # Kept outputs take at most a quarter of a worker's memory and 2 GiB: the rest is left to other jobs.
-        held = min(2 * 2**30, self.cluster.memory_bytes // 4)
-        most = max(1, held // sweep.bytes_per_image())
+        most = max(1, min(2 * 2**30, self.cluster.memory_bytes // 4) // sweep.bytes_per_image())
         self._plan = choose_plan(costs_of(sweep), self.cluster.workers, most_images=most)
         return self._plan.span_images
 

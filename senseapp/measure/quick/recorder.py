@@ -104,8 +104,7 @@ class Recorder:
         try:
             for index, direction in enumerate(directions):
                 # A sum needs no gradient argument, whose check would import sympy for half a second.
-                product = (output * direction.to(output.dtype)).sum()
-                product.backward(retain_graph=index + 1 < len(directions))  # type: ignore[no-untyped-call]
+                (output * direction.to(output.dtype)).sum().backward(retain_graph=index + 1 < len(directions))  # type: ignore[no-untyped-call]
         finally:
             self._arrived = None  # it refers to the calls
 

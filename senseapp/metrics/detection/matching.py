@@ -71,8 +71,7 @@ def box_areas(boxes: Floats) -> Floats:
 def pair_overlaps(found: Floats, objects: Floats, crowd: NDArray[np.bool_]) -> Floats:
     """Return the intersection over union of each pair, (found, objects); over the found area alone for crowds."""
     low = np.maximum(found[:, None, :2], objects[None, :, :2])
-    high = np.minimum(found[:, None, 2:], objects[None, :, 2:])
-    shared = (high - low).clip(0).prod(axis=2)
+    shared = (np.minimum(found[:, None, 2:], objects[None, :, 2:]) - low).clip(0).prod(axis=2)
     own, other = box_areas(found)[:, None], box_areas(objects)[None]
     whole = np.where(crowd[None], own, own + other - shared)
     shares: Floats = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
@@ -244,8 +243,7 @@ def _area(hits: Floats, numbers: Floats, totals: Floats) -> Floats:
     best = np.maximum.accumulate((right / (numbers + _TINY))[:, ::-1], axis=1)[:, ::-1]
     recall = right / np.maximum(totals, _TINY)[:, None]
     reached = np.searchsorted(_RECALLS, recall.ravel(), side="right").reshape(recall.shape)
-    gained = np.diff(reached, axis=1, prepend=0)
-    area: Floats = (best * gained).sum(axis=1) / len(_RECALLS)
+    area: Floats = (best * np.diff(reached, axis=1, prepend=0)).sum(axis=1) / len(_RECALLS)
     return area
 
 

@@ -173,8 +173,7 @@ def fit_by_names(architecture: Architecture, shapes: Shapes) -> ArchitectureMatc
         surplus = [name for name in surplus if name not in taken]
         if head.found and any(is_layer(shapes[name]) for name in surplus):
             return None
-    inside = _layers_between(surplus, shapes, (*fixed, *free.patterns))
-    if inside or not _size_is_whole(architecture, shapes):
+    if _layers_between(surplus, shapes, (*fixed, *free.patterns)) or not _size_is_whole(architecture, shapes):
         return None
     score = 0.97 if head and not head.found else 0.975 if surplus else 0.98
     if exact := not (head or surplus):

@@ -256,8 +256,7 @@ def reshape_target(node: Node, facts: Facts) -> Counted | None:
     while kept < min(len(old), len(new) - 1) and all(a[kept] == b[kept] for a, b in shapes):
         kept += 1
     ends_alike = len(old) > kept < len(new) and old[-1] == new[-1]
-    grown = _grown([a for a, _ in shapes], facts)
-    rest = _with_images([b[kept:] for _, b in shapes], facts, grown)
+    rest = _with_images([b[kept:] for _, b in shapes], facts, _grown([a for a, _ in shapes], facts))
     if not rest or 0 in old or not (kept or ends_alike):
         return None
     last = -1 if len(rest) == 1 or ends_alike else rest[-1]

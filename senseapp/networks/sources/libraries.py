@@ -171,6 +171,5 @@ def _build(library: str, name: str, overrides: dict[str, Any]) -> nn.Module:
     if library == "timm":
         module: nn.Module = timm.create_model(name, **overrides)
     else:
-        spec = replace(ModelSpec(library="torchvision", name=name), **overrides)
-        module = build_torchvision(spec).module
+        module = build_torchvision(replace(ModelSpec(library="torchvision", name=name), **overrides)).module
     return module.eval()

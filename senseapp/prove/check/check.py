@@ -112,8 +112,7 @@ class _Comparison:
         reference, images = prepared.reference, prepared.images
         judged, not_finite = self._judged()
         bound = loss_bound(judged, *self._metric_and_limit(judged.judge))
-        is_of_run = bool(self.spec.candidate_title)
-        loss = loss_limit(bound, own_images=prepared.own_images, is_of_run=is_of_run)
+        loss = loss_limit(bound, own_images=prepared.own_images, is_of_run=bool(self.spec.candidate_title))
         limits = [comparable(len(images), not_finite), loss]
         steps.progress("Timing both files in turns")
         seconds, notes = self._times()

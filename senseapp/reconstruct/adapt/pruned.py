@@ -134,8 +134,7 @@ class _Layer:
         before = LayerSite(self.dense, scale=False)
         goal = pooled([before.moments(self.dense(part)) for part in original]).kept(self.kept)
         outputs = [self.module(part) for part in inputs]
-        found = pooled([site.moments(part) for part in outputs])
-        site.match(goal, found, outputs[0], sum(map(len, inputs)))
+        site.match(goal, pooled([site.moments(part) for part in outputs]), outputs[0], sum(map(len, inputs)))
 
 
 class Reconstruction(SequentialPass):

@@ -87,8 +87,7 @@ class Detection(Task):
         """Return predictions with their own threshold of sure detections."""
         import torch
 
-        own = torch.full((len(predictions),), threshold)
-        return Columns(parts={**predictions.parts, "sure_score": own})  # type: ignore[union-attr]
+        return Columns(parts={**predictions.parts, "sure_score": torch.full((len(predictions),), threshold)})  # type: ignore[union-attr]
 
     def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
         """Return the note on the number of boxes in the divergence, if it is not all."""

@@ -177,11 +177,10 @@ def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], pi
         opacity=axes.source_opacity(),
         description="description:N",
     )
-    whiskers = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False).encode(x="low:Q", x2="high:Q")
     layers = [
         hits.add_params(axes.pick_layer()),
         bars,
-        whiskers,
+        base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False).encode(x="low:Q", x2="high:Q"),
         axes.zero_line(),
         axes.outline(rows, picked, axes.same_rows()),
     ]

@@ -51,8 +51,7 @@ class WeightedNode:
     @property
     def channel_axis(self) -> int:
         """Axis of output channels: the second of a matrix that is not turned."""
-        turned = self.kind == "Conv" or (self.kind == "Gemm" and self._attributes.get("transB", 0))
-        return 0 if turned else 1
+        return 0 if (self.kind == "Conv" or (self.kind == "Gemm" and self._attributes.get("transB", 0))) else 1
 
     def matrix(self, weight: Tensor) -> Tensor:
         """Return ``weight``, as the network holds it, as (G, O/G, K); of kernels, channels change fastest."""

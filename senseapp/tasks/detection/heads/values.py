@@ -57,8 +57,7 @@ def are_shifts(boxes: Tensor) -> bool:
     """Return whether boxes (N, A, 4) are shifts inside of cells and logarithms, rather than pixels or shares."""
     if boxes.is_meta or bool(boxes[..., :2].abs().median() >= 4) or rows_come_first(boxes, corners=False) is not None:
         return False  # decoded boxes follow the cells
-    have_area = bool((boxes[..., 2:] > 0).all(dim=2).float().mean() > _NEARLY_ALL)
-    return not (have_area and is_relative(boxes))
+    return not (bool((boxes[..., 2:] > 0).all(dim=2).float().mean() > _NEARLY_ALL) and is_relative(boxes))
 
 
 def scores_in(columns: Tensor) -> tuple[int, int]:
