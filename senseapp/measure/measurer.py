@@ -124,7 +124,8 @@ class Measurer:
             self._prefixes = ()  # before the next ones take memory
             self.context.give_back_memory()
             for job in of_span:
-                yield replace(self._measure(job, baseline), seconds=time.perf_counter() - time.perf_counter())
+                started = time.perf_counter()
+                yield replace(self._measure(job, baseline), seconds=time.perf_counter() - started)
         self._prefixes = ()
 
     def _measure(self, job: MeasurementJob, baseline: BaselineOutputs) -> JobResult:
