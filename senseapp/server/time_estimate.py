@@ -41,6 +41,7 @@ _MEASUREMENT_SECONDS = 0.01  # statistics and storing
 _REPLAYED = 0.45  # share of the counted replays that is computed: levels of one layer share what they have in common
 _USUAL_BATCH = 32  # images of a micro-batch, where the run leaves it open
 _CALLS_PER_SECOND = 60_000  # replayed ones, on the machine on which fixed seconds were measured
+_OF_CALLS = 0.8  # power of the seconds of a call, with which fixed seconds grow: part of them is disk and interpreter
 
 SEARCHES_PER_FILE = 10
 """A file follows a run by itself up to this multiple of the limit for recommendations."""
@@ -178,9 +179,10 @@ class Workload:
 
     def _steps(self, steps: Steps, images: int) -> Seconds:
         layers, found = sum(layer.runs for layer in self.profile.layers), Seconds()
+        pace = (_WATCHED_CALL * _CALLS_PER_SECOND * self.speed.seconds_per_call) ** _OF_CALLS
         for title, (fixed, of_layer, passes, compared) in steps.items():
             seconds = fixed + of_layer * layers + compared * images * self._answer_seconds
-            found[title] = self._seconds(passes * images * self.profile.macs, _CALLS_PER_SECOND * seconds)
+            found[title] = self._seconds(passes * images * self.profile.macs, 0) + pace * seconds
         return found
 
 
