@@ -103,11 +103,8 @@ class Decision:
     def evidence(self) -> str:
         """What the figures of the headline were measured on; empty without a choice."""
         found = self.choice
-        counted = (
-            f"The bounds of all {self.tried} files and variants tested on these images hold together."
-            if self.tried > 1
-            else ""
-        )
+        tested = f"all {self.tried} files and variants tested on these images"
+        counted = f"The bounds of {tested} hold together, so later ones are wider." * (self.tried > 1)
         if found is None:
             return ""
         if self.goal == "targets":

@@ -303,10 +303,12 @@ def _confirmed(
 ) -> DataSpec | None:
     proposed = dict(proposal.pairs)
     key = f"analyze.data.classes.{model.title}.{data.path or data.name}"
-    found = "taken " if proposal.words.startswith("in ") else f"found in the model{', ' * bool(proposal.words)}"
+    is_open = proposal.num_orders > 1 or not (proposal.certain or proposal.unmatched)
+    found = f"found in the model{', ' * bool(proposal.words)}"
+    if proposal.words.startswith("in "):
+        found = "at first " if is_open else "taken "
     title = f"{len(proposed):,} of {len(survey.label_counts):,} labels {found}{proposal.words}"
-    if proposal.num_orders > 1 or not (proposal.certain or proposal.unmatched):
-        title += "; the images show if they mean other classes"
+    title += "; which classes the images show, stands under What we understood" * is_open
     with st.expander(title, expanded=bool(proposal.unmatched)):
         chosen = _edit(survey, {**proposed, **known}, key=key)
     if not chosen:

@@ -157,7 +157,9 @@ def test_the_files_that_a_bound_counts_are_said_beside_it() -> None:
     alone, both = (decision(files, "smaller", 0.05, Promise(most=0.05)) for files in ([good], [harmful, good]))
     assert alone.choice == both.choice == good
     assert alone.bounds[good.file] < both.bounds[good.file]
-    assert both.evidence.endswith("The bounds of all 2 files and variants tested on these images hold together.")
+    assert both.evidence.endswith(
+        "The bounds of all 2 files and variants tested on these images hold together, so later ones are wider."
+    )
     assert "tried" not in alone.evidence + decision([harmful, good], "smaller", 0.05).evidence
 
 
