@@ -308,7 +308,7 @@ def _confirmed(
     if proposal.words.startswith("in "):
         found = "at first " if is_open else "taken "
     title = f"{len(proposed):,} of {len(survey.label_counts):,} labels {found}{proposal.words}"
-    title += "; which classes the images show, stands under What we understood" * is_open
+    title += "; What we understood says which classes the images show" * is_open
     with st.expander(title, expanded=bool(proposal.unmatched)):
         chosen = _edit(survey, {**proposed, **known}, key=key)
     if not chosen:

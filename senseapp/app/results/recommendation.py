@@ -122,7 +122,7 @@ def _choose(
         if suffice and work.outcome(search) is None:
             _on_its_way(search, f"Search {'again ' * work.was_searched(run_id)}within this loss")
         elif suffice and (asked.promise is not None or not is_usual or work.search_is_long(result)):
-            st.caption("Searched within this loss: nothing better was found.")
+            st.caption("Searched within this loss: nothing better than this was found.")
     return suffice
 
 

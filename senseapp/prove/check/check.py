@@ -122,15 +122,7 @@ class _Comparison:
             limits.append(time_limit(time_ratio, self.spec.max_time))
         if self.spec.processor:
             limits.append(
-                loss_on_processor(
-                    self.spec,
-                    prepared,
-                    candidate,
-                    bound.metric,
-                    bound.allowed,
-                    context=self.context,
-                    progress=steps.progress,
-                )
+                loss_on_processor(self.spec, prepared, candidate, bound, context=self.context, progress=steps.progress)
             )
         answers: ChangedAnswers | None = None
         task, names = prepared.task, prepared.class_names

@@ -105,13 +105,12 @@ def loss_on_processor(
     spec: CheckSpec,
     prepared: PreparedReference,
     candidate: OpenSide,
-    metric: str,
-    allowed: float,
+    bound: LossBound,
     *,
     context: Path | None,
     progress: Progress,
 ) -> CheckedLimit:
-    """Return whether the file loses at most ``allowed`` on the processor of ``spec``, beside its loss on this computer.
+    """Return whether the file loses at most what ``bound`` allows on the processor of ``spec``, beside its loss here.
 
     The compiled file is put at ``context``, if that is given.
 
@@ -143,9 +142,9 @@ def loss_on_processor(
         num_outputs=prepared.num_outputs,
         progress=progress,
     )
-    if metric not in judge.metrics:
-        raise InvalidSpec(f"The metric {metric} cannot be measured on {count} images. Allow more time.")
-    limit = loss_limit(loss_bound(judge.judged(there), metric, allowed))
-    here = METRICS[metric].change_text(judge.judged(candidate).change(metric).delta)
+    if bound.metric not in judge.metrics:
+        raise InvalidSpec(f"The metric {bound.metric} cannot be measured on {count} images. Allow more time.")
+    limit = loss_limit(loss_bound(judge.judged(there), bound.metric, bound.allowed))
+    here = METRICS[bound.metric].change_text(judge.judged(candidate).change(bound.metric).delta)
     said = f"On {label}, simulated: {limit.sentence} On this computer, the same images: {here}. {file.about}".strip()
     return replace(limit, name="processor", sentence=said)
