@@ -290,6 +290,8 @@ def test_the_bound_of_changed_answers_is_clopper_and_pearsons() -> None:
     assert (found.delta, found.guaranteed) == (pytest.approx(0.015), True)
     assert found.upper == pytest.approx(float(beta.ppf(0.95, 4, 197)))
     assert loss_limit(found).holds
+    assert "Results bounds all files" not in loss_limit(found).sentence
+    assert "Results bounds all files" in loss_limit(found, is_of_run=True).sentence
     none = [0] * 269  # 1.1075 %: what is said is never below the bound
     assert (
         "certainty at most 1.2 points: these"
