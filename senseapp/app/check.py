@@ -1,6 +1,5 @@
 """The page that checks any file against a reference: what is checked, its progress, the verdict and its reports."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.checkpoint import choose_architecture
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_task, with_task
+from senseapp.app.analyze.onnx_file import fill_in_task, guess_task
 from senseapp.app.analyze.understood import UNDERSTOOD, as_told, preparation_fields, understand
 from senseapp.app.common import backend
 from senseapp.app.common.download import offer_file
@@ -29,6 +29,7 @@ from senseapp.descriptions import SOURCES
 from senseapp.descriptions.runtimes import installed_runtimes, runtime_of_file
 from senseapp.records.candidate import Candidate
 from senseapp.records.check import CheckReport, CheckSpec
+from senseapp.records.inputs import OnnxReport
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.access import UploadPurpose
@@ -147,7 +148,7 @@ def _candidate() -> _File | None:
         return None
     model = _as_model(path, task=CLASSIFICATION.name)  # its task and its architecture are those of the reference
     if path.suffix.lower() == ".onnx":
-        _refuse_damaged("candidate", lambda: backend.ask(("onnx", model), lambda own: own.inputs.examine_onnx(model)))
+        _read("candidate", model)
     for record in backend.service().runs():
         if made := backend.service().work.made_as(record.run_id, path):
             return _File(model, f"{record.title}: {made.made_of}", record, made.held_out)
@@ -166,19 +167,27 @@ def _reference() -> ModelSpec | None:
         draft = _as_model(path, task=CLASSIFICATION.name)
         checkpoint = choose_architecture(path, draft, purpose="reference")
         return None if checkpoint is None else with_task(checkpoint, draft.task, key=_TASK_KEY)
+    fill_in_task(path, _TASK_KEY)
     reference = _as_model(path, task=choose_task(CLASSIFICATION.name, key=_TASK_KEY))
-    _refuse_damaged("reference", partial(backend.card_of, reference))
+    if (report := _read("reference", reference)) is not None:
+        guess_task(path, report, _TASK_KEY)
     return reference
 
 
-def _refuse_damaged(purpose: UploadPurpose, read: Callable[[], object | None]) -> None:
-    """Remove an upload that ``read`` finds to be damaged; onnxruntime may run what else it raises an error for."""
+def _read(purpose: UploadPurpose, model: ModelSpec) -> OnnxReport | None:
+    """Return what is in an upload, or remove a damaged one; None meanwhile, and where only onnxruntime may run it."""
+
+    def read() -> OnnxReport | None:
+        return backend.ask(("onnx", model), lambda own: own.inputs.examine_onnx(model))
+
     with suppress(SenseError):
         try:
-            if read() is None:
+            if (found := read()) is None:
                 wait_for(read, "Reading the file.")
+            return found
         except InvalidCheckpoint as error:
             refuse_upload(purpose, str(error))
+    return None
 
 
 def _as_model(path: Path, *, task: str) -> ModelSpec:

@@ -5,11 +5,12 @@ finds the classes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -82,9 +83,12 @@ class Scored:
         return self.value < least or (len(self.each) >= LEAST_IMAGES and not self.is_clearly_better(self.by_chance, 1))
 
 
-def scored_by_metric(task: Task, candidate: ReadingCandidate, outputs: Predictions, images: PreparedImages) -> Scored:
-    """Score a candidate by the metric that the task shows, on labelled ``images``."""
-    metric, targets = METRICS[task.shown_metric], labels_as(images, candidate.order)
+def scored_by_metric(
+    task: Task, candidate: ReadingCandidate, outputs: Predictions, images: PreparedImages, targets: PerImage = None
+) -> Scored:
+    """Score a candidate by the metric that the task shows, on labelled ``images``; ``targets`` replace their labels."""
+    metric = METRICS[task.shown_metric]
+    targets = labels_as(images, candidate.order) if targets is None else targets
     judged = _judged_alike(images, targets)
 
     def value(predicted: Predictions, wanted: object) -> float:
@@ -121,15 +125,31 @@ def scored_by_mirror(
     )
 
 
-def order_as_found(
-    task: Task, order: LabelMapProposal, outputs: Predictions, labels: PerImage, num_outputs: int
-) -> LabelMapProposal:
-    """Return the order in which most of what is labelled is found as one class for each label.
+def scored_as_found(
+    task: Task, best: Scored, outputs: Predictions, images: PreparedImages, num_outputs: int
+) -> Scored | None:
+    """Score ``best`` with each label as the class by which the network finds most of it; None where that is its order.
 
-    See :func:`matched_order`.
+    Each half of the images is judged with the order that the other half gives (two-fold cross-validation), as an order
+    suits the images that it was matched on.
     """
-    table = task.confusion(outputs, labels, num_outputs)
-    return order if table is None else matched_order(order, table.numpy())
+    order, half = best.candidate.order, len(outputs) // 2
+    if order is None or images.read_as is None:
+        return None
+    labels = labels_as(images, order)
+
+    def matched(part: slice) -> LabelMapProposal:
+        table = task.confusion(outputs[part], labels[part], num_outputs)
+        return order if table is None else matched_order(order, table.numpy())
+
+    found = matched(slice(None))
+    if found is order:
+        return None
+    first = labels_as(images, matched(slice(half, None)))[:half]
+    second = labels_as(images, matched(slice(half)))[half:]
+    targets = torch.cat([first, second]) if isinstance(first, Tensor) else first + second
+    departures = best.candidate.departures + len(images.label_orders)
+    return scored_by_metric(task, replace(best.candidate, order=found, departures=departures), outputs, images, targets)
 
 
 def matched_order(order: LabelMapProposal, table: npt.NDArray[np.generic]) -> LabelMapProposal:

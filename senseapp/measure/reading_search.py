@@ -16,7 +16,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,8 +28,7 @@ from senseapp.measure.reading_evidence import (
     LEAST_IMAGES,
     ReadingCandidate,
     Scored,
-    labels_as,
-    order_as_found,
+    scored_as_found,
     scored_by_metric,
     scored_by_mirror,
 )
@@ -184,24 +182,17 @@ class _ReadingSearch(ReadingChoices):
         return [images.batch(at, min(at + _BATCH, most)) for at in range(0, most, _BATCH)]
 
     def _in_every_order(self, one: ReadingCandidate, outputs: Predictions, images: PreparedImages) -> Iterator[Scored]:
-        """Yield a candidate with each order of the classes, and with that matched on one half, judged on the other."""
+        """Yield a candidate with each order of the classes, and with that in which the network finds them."""
         orders = images.label_orders or (None,)
         found = [
             scored_by_metric(self.task, replace(one, order=order, departures=one.departures + place), outputs, images)
             for place, order in enumerate(orders)
         ]
         yield from found
-        best, half = max(found, key=lambda each: each.value), len(images) // 2
-        order = best.candidate.order
-        if order is None or images.read_as is None:
-            return
+        best = max(found, key=lambda each: each.value)
         width = (one.reader.num_classes if one.reader else 0) or self.model.num_classes
-        matched = order_as_found(self.task, order, outputs[:half], labels_as(images, order)[:half], width)
-        if matched is not order:
-            other = replace(one, order=matched, departures=one.departures + len(orders))
-            scored = scored_by_metric(self.task, other, outputs, images)
-            by_chance = np.concatenate([best.by_chance[:half], scored.by_chance[half:]])
-            yield replace(scored, each=np.concatenate([best.each[:half], scored.each[half:]]), by_chance=by_chance)
+        as_found = scored_as_found(self.task, best, outputs, images, width)
+        yield from () if as_found is None else (as_found,)
 
     def _readers(self, raws: Sequence[object], *, every: bool) -> Sequence[OutputReader | None]:
         """Return what may read the outputs of these images; of noise they may have looked otherwise."""
@@ -267,7 +258,8 @@ class _ReadingSearch(ReadingChoices):
             )
         elif self._is_found_otherwise(taken, scored):
             question = (
-                "The class numbers of the labels are only assumed, and the network finds them otherwise. "
+                "The class numbers of the labels are only assumed, and the network finds them otherwise (each half of "
+                "the images is judged by the numbers that suit the other half). "
                 f"{self.best_words(scored)} Choose one; the command line can say something else (--class-map)."
             )
         elif self.model.pretrained and taken.is_chance(_LEAST_VALUE):

@@ -35,7 +35,7 @@ def reading_of(spec: RunSpec, model: LoadedModel, images: ImageSet | None = None
     words = {
         "task": task.label,
         "layout": reader.words if reader is not None else task.output_title.lower(),
-        "preparation": preparation_words(how),
+        "preparation": preparation_words(how, by_images=evidence["preparation"] in ("labels", "images")),
         "classes": f"{plural(model.num_classes, task.label_words[0], task.label_words[1])} of the model"
         + (f"; labels: {class_map_words(data.class_map)}" if data.class_map else ""),
     }
@@ -73,14 +73,18 @@ def _layout_evidence(spec: RunSpec, model: LoadedModel) -> Evidence:
     return "fit" if len(model.readers) < 2 else "assumed"
 
 
-def preparation_words(how: Preprocessing) -> str:
-    """Return a preparation in words: size, range of values, order of channels, fit."""
+def preparation_words(how: Preprocessing, *, by_images: bool = False) -> str:
+    """Return a preparation in words: size, range of values, order of channels, fit.
+
+    Where images chose it ``by_images``, RGB is what is usual: answers to both orders rarely differ beyond chance.
+    """
     channels, height, width = how.input_shape
     texts = (", ".join(f"{value:.4g}" for value in values) for values in (how.mean, how.std))
     values = usual_ranges(channels).get((how.mean, how.std)) or "values from 0 to 1, less {}, divided by {}".format(
         *texts
     )
     order = f", {how.channel_order.upper()}" if channels > 1 else ""
+    order += " as usual" * (by_images and order == ", RGB")
     return f"{width} × {height} pixels, {values}{order}, {how.fit_words}"
 
 

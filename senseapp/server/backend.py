@@ -222,7 +222,7 @@ class Backend:
             return
         record = self.store.record(task.run_id)
         check_paths(record.spec, self.readable_folders(record.owner))  # an imported run may name any path
-        load, planned = MACHINE_LOAD.slowdown(), list[PlannedStep]()
+        load, planned = MACHINE_LOAD.load(), list[PlannedStep]()
 
         def plan(head: RunResult, seconds_of_layers: float) -> Sequence[PlannedStep]:
             earlier = self.store.finished_specs(record.owner)

@@ -197,7 +197,7 @@ class Work(Uploads):
 
     def recommendation_seconds(self, result: RunResult) -> float:
         """Return the predicted seconds of the recommendation for a run with this result, beside what else runs now."""
-        steps = self._backend.speeds.task_steps(result, with_schedule=True, load=MACHINE_LOAD.slowdown())
+        steps = self._backend.speeds.task_steps(result, with_schedule=True, load=MACHINE_LOAD.load())
         return sum(step.seconds for step in steps)
 
     def search_is_long(self, result: RunResult) -> bool:

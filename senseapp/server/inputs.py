@@ -146,7 +146,7 @@ class Inputs(Uploads):
         count = num_images(spec, self._backend.image_counts)
         if count is None or not self.machine_timed:
             return None
-        load, earlier = MACHINE_LOAD.slowdown(), self._backend.store.finished_specs(self._owner)
+        load, earlier = MACHINE_LOAD.load(), self._backend.store.finished_specs(self._owner)
         card = self.model_card(spec.model)
         steps = self._backend.speeds.run_steps(spec, card, count, load=load, earlier=earlier)
         return sum(step.seconds for step in steps)

@@ -179,8 +179,7 @@ def _processor_seconds(call: Callable[[], object]) -> float:
 
 _LOAD_SECONDS = 10.0  # for which a look holds
 _APART_SECONDS = 1.5  # of the first looks
-_FIRST_LOOKS, _BUSY = 6, 1.3  # the most of them, and the slowdown beyond which a page may still be drawn
-_KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
+_FIRST_LOOKS, _BUSY = 6, 2.0  # the most of them, and the load beyond which a page may still be drawn
 
 
 class LoadWatch:
@@ -216,8 +215,11 @@ class LoadWatch:
                 break
         self._found.extend([quietest, quietest])
 
-    def slowdown(self) -> float:
-        """Return how many times as long as on a quiet machine a run takes now; as before where that is not known."""
+    def load(self) -> float:
+        """Return how many times as long as on a quiet machine work takes now that keeps all processors busy.
+
+        As before where that is not known.
+        """
         with self._lock:
             if self.known and time.monotonic() - self._looked > _LOAD_SECONDS:
                 self._look()
@@ -229,7 +231,7 @@ class LoadWatch:
         if share is not None:
             own = max(0.0, _own_seconds() - before) / (num_processors() * (time.perf_counter() - began))
             # What this program's processes take, as they start or work, goes to a run and to all others in proportion.
-            self._found.append(max(1.0, _KEPT_BUSY * max(0.0, 1 - own) / share))
+            self._found.append(max(1.0, max(0.0, 1 - own) / share))
         self._looked = time.monotonic()
 
 

@@ -1,6 +1,6 @@
 """Prediction of the time to a run's files, by step: from the model's MACs, this machine's speed and its load.
 
-Seconds are of a quiet machine until :class:`LoadWatch` is asked. Finished runs correct the steps of their kind.
+Seconds are of a quiet machine where no load is given. Finished runs correct the steps of their kind.
 """
 
 import json
@@ -97,6 +97,8 @@ _FLOAT_TEST: Steps = {StepTitle.TEST: (0.2, 0.01, 4.0, 4.0)}
 _FILE_IMAGES = 384  # that fit and judge a file, at most
 _ANSWER_SECONDS = {"detection": 0.0056}
 """Seconds for reading and comparing the answers to one image, for tasks in which that takes long."""
+_USUALLY_KEPT_BUSY = 0.65  # of the processors' time that a run uses on a quiet machine: parts of it have one thread
+_KEPT_BUSY = {"detection": 0.45}  # comparing answers has one
 _SCHEDULES = 15  # whole schedules that a recommendation measures before the proof
 _REPAIRED = 9  # of them and of the proof, those also measured with repair
 _REPAIR_PASSES = 6  # over the images for a repair's fit and evaluation
@@ -191,6 +193,11 @@ _OF_OTHERS = 0.5  # power of a correction that runs of other kinds gave: part of
 _CORRECTION_RANGE = (1 / 50, 50.0)  # of one finished run: a paused machine must not spoil later predictions
 
 
+def _slowdown(spec: RunSpec, load: float) -> float:
+    """Return how many times as long a run takes under a load that takes processors from it."""
+    return max(1.0, _KEPT_BUSY.get(spec.model.task, _USUALLY_KEPT_BUSY) * load)
+
+
 def kind_of(spec: RunSpec) -> str:
     """Return the properties that runs of similar speed share: model, compression, mode and precision."""
     settings = spec.sensitivity
@@ -254,7 +261,7 @@ class RuntimePredictor:
     def steps(self, jobs: Sequence[Seconds], *, kind: str, load: float = 1.0) -> tuple[PlannedStep, ...]:
         """Return the steps of ``jobs`` in this order, corrected by finished runs; ``kind`` names similar ones.
 
-        ``load`` is the present :meth:`LoadWatch.slowdown` of this machine.
+        ``load`` is how many times as long as on a quiet machine they take.
         """
         with self._lock:
             return tuple(
@@ -266,9 +273,10 @@ class RuntimePredictor:
     def run_steps(
         self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float, earlier: Sequence[RunSpec] = ()
     ) -> tuple[PlannedStep, ...]:
-        """Return the steps of a run on so many ``images`` up to its files; ``load`` is a slowdown.
+        """Return the steps of a run on so many ``images`` up to its files.
 
-        What finished ``earlier`` runs of the same owner have made is not made again: such steps take no time.
+        ``load`` is that of :class:`LoadWatch`. What finished ``earlier`` runs of the same owner have made is not made
+        again: such steps take no time.
         """
         work, follows = self._workload(spec, profile, images), self.follows(spec, profile, images)
         left = 1 - levels_before(spec, earlier) / len(spec.sensitivity.levels)
@@ -278,7 +286,7 @@ class RuntimePredictor:
             jobs.insert(1, {title: seconds * (not _has_file(spec, earlier)) for title, seconds in work.file().items()})
         if follows == "schedule":
             jobs.append(work.schedule())
-        return self.steps(jobs, kind=kind_of(spec), load=load)
+        return self.steps(jobs, kind=kind_of(spec), load=_slowdown(spec, load))
 
     def task_steps(
         self, result: RunResult, *, with_schedule: bool, load: float, in_float: bool = False
@@ -287,7 +295,7 @@ class RuntimePredictor:
         work = self._workload(result.spec, result.profile, result.num_samples)
         jobs = [work.float_file()] if in_float else [work.file()] if makes_files(result.spec.goal) else []
         jobs += [work.schedule()] if with_schedule else []
-        return self.steps(jobs, kind=kind_of(result.spec), load=load)
+        return self.steps(jobs, kind=kind_of(result.spec), load=_slowdown(result.spec, load))
 
     def follows(self, spec: RunSpec, profile: ModelProfile, images: int) -> Follows:
         """Return what follows a run: the recommendation if quick or the goal, else the file of the original in int8.

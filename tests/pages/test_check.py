@@ -95,6 +95,23 @@ def test_a_check_is_started_with_its_limits_watched_and_cancelled(
     assert "Earlier checks" in texts(page)
 
 
+def test_the_task_that_outputs_of_the_original_fit_is_preset(
+    page: AppTest, service: Service, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examine = type(service.inputs).examine_onnx
+    monkeypatch.setattr(
+        type(service.inputs),
+        "examine_onnx",
+        lambda inputs, model: replace(examine(inputs, model), fitting_tasks=("segmentation", "detection")),
+    )
+    page.file_uploader[0].upload("float.onnx", files["reference"]).run()
+    wait_for_card(page)
+    assert page.selectbox(key="check.task").value == "segmentation"
+    page.selectbox(key="check.task").set_value("classification").run()
+    wait_for_card(page)
+    assert page.selectbox(key="check.task").value == "classification"
+
+
 def test_two_checkpoints_are_compared_as_the_architecture_that_a_person_confirms(
     page: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

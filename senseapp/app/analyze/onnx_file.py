@@ -42,10 +42,7 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
     )
     if path is None:
         return None
-    guessed = f"analyze.model.guessed.{path.parent.name}"
-    if held := st.session_state.get(guessed):
-        st.session_state[guessed] = ()  # once: from then on the choice is the person's
-        st.session_state[TASK_KEY] = held[0]
+    fill_in_task(path, TASK_KEY)
     file = ModelSpec(library="onnx", checkpoint=str(path), task=choose_task())
     usual = _report(file, path)
     if usual is not None and (usual.unread or usual.barrier):
@@ -56,8 +53,7 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
             return None
     if usual is None:
         return None
-    if st.session_state.setdefault(guessed, usual.fitting_tasks):  # where the preset task does not fit
-        st.rerun()
+    guess_task(path, usual, TASK_KEY)
     model = replace(file, outputs=_choose_outputs(usual, draft, path))
     if usual.is_size_free:
         held = draft.img_size or usual.image_size[0]
@@ -85,6 +81,20 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         st.warning(report.problem, icon=":material/help:")
         return None
     return model
+
+
+def fill_in_task(path: Path, key: str) -> None:
+    """Fill in the task of an uploaded file that :func:`guess_task` found, once; to be called before its widget."""
+    guessed = f"{key}.guessed.{path.parent.name}"
+    if held := st.session_state.get(guessed):
+        st.session_state[guessed] = ()  # from then on the choice is the person's
+        st.session_state[key] = held[0]
+
+
+def guess_task(path: Path, report: OnnxReport, key: str) -> None:
+    """Draw the page again with a task that the outputs of a file fit, where the preset one does not."""
+    if st.session_state.setdefault(f"{key}.guessed.{path.parent.name}", report.fitting_tasks):
+        st.rerun()
 
 
 def _leaves_to_the_runtime(report: OnnxReport, draft: ModelSpec, path: Path) -> bool:

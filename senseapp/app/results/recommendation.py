@@ -22,7 +22,7 @@ from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, pays
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
-from senseapp.records.jobs import RunRecord
+from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
@@ -73,7 +73,7 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
         if chosen is None and asked.promise is not None and suffice:
             st.markdown(shortfall(list(filter(pays, candidates)), asked.promise))
     with get:
-        run_guard.answer_button(record, asked, chosen)
+        run_guard.answer_button(record, asked, chosen, primary=record.state is RunState.DONE)
     if asked.goal != "targets" and chosen is not None:
         with attempt:
             try_picture(record.run_id, chosen)

@@ -10,7 +10,7 @@ from torch import nn
 
 from senseapp.cli.main import main
 from senseapp.data.load import load_images
-from senseapp.measure import preparation_search
+from senseapp.measure import candidate_runs
 from senseapp.measure.preparation_search import choose_class_order, choose_preparation
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -177,7 +177,7 @@ def test_answers_that_are_always_the_same_choose_no_order(tmp_path):
 
 def test_preprocessing_and_order_are_found_together(tmp_path, monkeypatch):
     spec, model = pictures(tmp_path, NUMBERS, 5), model_of(NUMBERS, sorted(NUMBERS), half=True)
-    monkeypatch.setattr(preparation_search, "load_model", lambda _: model)
+    monkeypatch.setattr(candidate_runs, "load_model", lambda _: model)
     choice = choose_preparation(replace(spec, data=replace(spec.data, preparation="auto")))
     assert choice.subject == "Preprocessing and class order"
     assert (choice.spec.data.mean, choice.spec.data.std) == (HALF["mean"], HALF["std"])

@@ -11,7 +11,7 @@ from torch import nn
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
-from senseapp.measure import preparation_search
+from senseapp.measure import candidate_runs, preparation_search
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -66,7 +66,7 @@ def trained(monkeypatch):
             )  # fmt: skip
 
         models = tuple(ModelSpec(library="timm", name=name, checkpoint="net.pth") for name in architectures)
-        monkeypatch.setattr(preparation_search, "load_model", load)
+        monkeypatch.setattr(candidate_runs, "load_model", load)
         monkeypatch.setattr(preparation_search, "look_alikes", lambda spec: (models, ()))
 
     return use
@@ -200,18 +200,18 @@ def test_random_inputs_and_a_random_classifier_choose_nothing(trained, pictures)
 
 def test_an_architecture_that_the_numbers_refute_is_passed_over(trained, pictures, monkeypatch):
     trained(architectures=("resnet10t", "resnet14t"), side=OWN_SIDE)
-    load = preparation_search.load_model
+    load = candidate_runs.load_model
 
     def refuse_first(model):
         if model.name == "resnet10t":
             raise InvalidCheckpoint("it would be a variance and holds negative numbers")
         return load(model)
 
-    monkeypatch.setattr(preparation_search, "load_model", refuse_first)
+    monkeypatch.setattr(candidate_runs, "load_model", refuse_first)
     assert choose_preparation(asked(pictures)).spec.model.name == "resnet14t"
     trained()
     monkeypatch.setattr(
-        preparation_search, "load_model", lambda model: refuse_first(ModelSpec(library="timm", name="resnet10t"))
+        candidate_runs, "load_model", lambda model: refuse_first(ModelSpec(library="timm", name="resnet10t"))
     )
     with pytest.raises(InvalidCheckpoint, match="would be a variance"):
         choose_preparation(asked(pictures))
@@ -245,7 +245,7 @@ def test_an_onnx_file_is_prepared_as_its_network_was_trained(pictures, tmp_path,
 def test_ways_that_would_take_too_long_are_counted(trained, pictures, monkeypatch):
     """Those that differ by the crop alone from the values that suit the labels are tried all the same."""
     trained(side=OWN_SIDE, **HALF)
-    monkeypatch.setattr(preparation_search, "macs_of", lambda *_: preparation_search._MACS)
+    monkeypatch.setattr(candidate_runs, "macs_of", lambda *_: candidate_runs._MACS)
     said = r"Not tried, as it would take too long: \d+ more ways to prepare the images\."
     choice = choose_preparation(asked(pictures))
     assert re.fullmatch(said, choice.notes[-1])

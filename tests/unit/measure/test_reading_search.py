@@ -144,7 +144,8 @@ def test_how_pixels_are_scaled_is_said_without_terms() -> None:
     own = Preprocessing(input_shape=(1, 32, 32), mean=(0.304,), std=(0.323,))
     assert preparation_words(own) == "32 × 32 pixels, values from 0 to 1, less 0.304, divided by 0.323, crop of 100 %"
     half = replace(own, input_shape=(3, 32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
-    assert preparation_words(half).startswith("32 × 32 pixels, values from −1 to 1, RGB")
+    assert preparation_words(half).startswith("32 × 32 pixels, values from −1 to 1, RGB, ")
+    assert ", RGB as usual, " in preparation_words(half, by_images=True)
 
 
 def test_metadata_of_ultralytics_decide_without_labels(tmp_path: Path, unlabelled: Path) -> None:

@@ -150,6 +150,18 @@ def test_load_makes_every_step_longer(tmp_path):
     assert predicted(book_at(tmp_path / "speed.json"), "a", load=4.0) == pytest.approx(4 * SECONDS)
 
 
+def test_load_slows_what_keeps_fewer_processors_busy_less(tmp_path):
+    book = book_at(tmp_path / "speed.json")
+
+    def seconds(load, **model):
+        spec = RunSpec(model=ModelSpec(**model))
+        return sum(step.seconds for step in book.run_steps(spec, a_profile(), 100, load=load))
+
+    slowdowns = [seconds(4.0, task=task) / seconds(1.0, task=task) for task in ("classification", "detection")]
+    assert slowdowns == pytest.approx([2.6, 1.8])
+    assert seconds(1.2) == seconds(1.0)
+
+
 def test_predictions_follow_finished_runs_and_survive_a_restart(tmp_path):
     book = book_at(tmp_path / "speed.json")
     learn(book, "a", 12)
@@ -204,20 +216,20 @@ def test_this_machine_can_be_timed():
 
 
 @pytest.mark.parametrize(
-    ("shares", "slowdown"),
-    [([0.13, 0.25, 0.13, 0.2, 0.13, 0.13], 2.6), ([0.05, 0.1, 0.5], 1.3), ([0.8, 0.1], 1.0)],
+    ("shares", "load"),
+    [([0.13, 0.25, 0.13, 0.2, 0.13, 0.13], 4.0), ([0.05, 0.1, 0.5], 2.0), ([0.8, 0.1], 1.25)],
     ids=["busy", "a page is drawn", "quiet"],
 )
-def test_after_an_unknown_time_load_is_looked_at_until_no_page_is_drawn(shares, slowdown, monkeypatch):
+def test_after_an_unknown_time_load_is_looked_at_until_no_page_is_drawn(shares, load, monkeypatch):
     watch, shares = LoadWatch(), iter(shares)
     monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: next(shares))
     monkeypatch.setattr("senseapp.server.machine._APART_SECONDS", 0.0)
     monkeypatch.setattr("senseapp.server.machine._own_seconds", lambda: 0.0)
     with watch.unknown():
         assert not watch.known
-        assert watch.slowdown() == 1
+        assert watch.load() == 1
     assert watch.known
-    assert watch.slowdown() == pytest.approx(slowdown)
+    assert watch.load() == pytest.approx(load)
     assert not list(shares)
 
 
@@ -228,5 +240,5 @@ def test_load_is_the_quieter_of_two_looks_and_as_before_without_an_answer(monkey
     monkeypatch.setattr("senseapp.server.machine._own_seconds", lambda: next(own))
     for _ in range(8):
         watch._looked = float("-inf")
-        found.append(watch.slowdown())
-    assert found == pytest.approx([1.0, 2.6, 1.3, 1.3, 1.3, 2.6, 2.6, 1.0])
+        found.append(watch.load())
+    assert found == pytest.approx([1.0, 4.0, 2.0, 2.0, 2.0, 4.0, 4.0, 1.0])
