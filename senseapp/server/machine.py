@@ -134,13 +134,13 @@ class MachineSpeed:
     seconds_per_call: float
 
 
-_TIMED_SECONDS, _SPANS = 0.02, 7  # of each convolution, in spans with as much rest after each
+_TIMED_SECONDS, _SPANS, _REST_SECONDS = 0.02, 20, 0.04  # of each convolution, in spans with a rest after them
 _THREADS_HELP = 0.7  # power of their number by which threads speed a convolution up
 
 
 @cache
 def time_convolutions() -> MachineSpeed:
-    """Time a large and a tiny convolution for about half a second, once in a process.
+    """Time a large and a tiny convolution within about two seconds, once in a process.
 
     In one thread and in seconds of the processor, so that what else runs here does not count.
     """
@@ -153,28 +153,33 @@ def time_convolutions() -> MachineSpeed:
             channels, size = 64, 56
             large = torch.nn.Conv2d(channels, channels, 3, padding=1)
             image = torch.zeros(1, channels, size, size)
-            large_seconds = _processor_seconds(lambda: large(image))
             tiny = torch.nn.Conv2d(1, 1, 1)
             pixel = torch.zeros(1, 1, 1, 1)
-            call_seconds = _processor_seconds(lambda: tiny(pixel))
+            large_seconds, call_seconds = _processor_seconds(lambda: large(image), lambda: tiny(pixel))
     finally:
         torch.set_num_threads(threads)
     macs = threads**_THREADS_HELP * channels * channels * 9 * size * size
     return MachineSpeed(macs_per_second=macs / max(large_seconds - call_seconds, 1e-7), seconds_per_call=call_seconds)
 
 
-def _processor_seconds(call: Callable[[], object]) -> float:
-    """Return the seconds of a call in the quickest of several spans: for a moment all may take twice as long."""
-    call()  # the first one sets up memory
-    quickest = math.inf
+def _processor_seconds(*calls: Callable[[], object]) -> list[float]:
+    """Return the mean seconds of each call over spans in turns.
+
+    Where virtual machines share a core, each is a half slower for a second or so, by what the other one does.
+    """
+    counts, taken = [0] * len(calls), [0.0] * len(calls)
+    for call in calls:
+        call()  # the first one sets up memory
     for _ in range(_SPANS):
-        calls, start, end = 0, time.thread_time(), time.perf_counter() + _TIMED_SECONDS
-        while time.perf_counter() < end or not calls:
-            call()
-            calls += 1
-        quickest = min(quickest, max(time.thread_time() - start, 1e-7) / calls)
-        time.sleep(_TIMED_SECONDS)
-    return quickest
+        for place, call in enumerate(calls):
+            start, end, done = time.thread_time(), time.perf_counter() + _TIMED_SECONDS, 0
+            while time.perf_counter() < end or not done:
+                call()
+                done += 1
+            counts[place] += done
+            taken[place] += time.thread_time() - start
+        time.sleep(_REST_SECONDS)
+    return [max(seconds, 1e-7) / count for seconds, count in zip(taken, counts, strict=True)]
 
 
 _LOAD_SECONDS = 10.0  # for which a look holds
