@@ -155,7 +155,7 @@ class FakeEngine:
 
 
 def fake_calibration() -> MachineSpeed:
-    return MachineSpeed(macs_per_second=1e9, seconds_per_call=1e-5)
+    return MachineSpeed(macs_per_second=1e9, values_per_second=1e9, seconds_per_call=1e-5)
 
 
 def a_backend(home: Path, engine: FakeEngine | None = None, **options) -> Backend:

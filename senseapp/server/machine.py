@@ -128,9 +128,14 @@ def free_bytes() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSpeed:
-    """Speed of a forward pass here: MACs per second of a large convolution, and seconds per call of any module."""
+    """Speed of a forward pass here.
+
+    MACs per second of a large convolution, values per second of a norm with its activation, and seconds per call of any
+    module.
+    """
 
     macs_per_second: float
+    values_per_second: float
     seconds_per_call: float
 
 
@@ -140,7 +145,7 @@ _THREADS_HELP = 0.7  # power of their number by which threads speed a convolutio
 
 @cache
 def time_convolutions() -> MachineSpeed:
-    """Time a large and a tiny convolution within about two seconds, once in a process.
+    """Time a large and a tiny convolution and a norm within about two seconds, once in a process.
 
     In one thread and in seconds of the processor, so that what else runs here does not count.
     """
@@ -152,14 +157,21 @@ def time_convolutions() -> MachineSpeed:
         with torch.inference_mode():
             channels, size = 64, 56
             large = torch.nn.Conv2d(channels, channels, 3, padding=1)
+            norm = torch.nn.Sequential(torch.nn.BatchNorm2d(channels), torch.nn.ReLU()).eval()
             image = torch.zeros(1, channels, size, size)
             tiny = torch.nn.Conv2d(1, 1, 1)
             pixel = torch.zeros(1, 1, 1, 1)
-            large_seconds, call_seconds = _processor_seconds(lambda: large(image), lambda: tiny(pixel))
+            large_seconds, norm_seconds, call_seconds = _processor_seconds(
+                lambda: large(image), lambda: norm(image), lambda: tiny(pixel)
+            )
     finally:
         torch.set_num_threads(threads)
-    macs = threads**_THREADS_HELP * channels * channels * 9 * size * size
-    return MachineSpeed(macs_per_second=macs / max(large_seconds - call_seconds, 1e-7), seconds_per_call=call_seconds)
+    values = threads**_THREADS_HELP * image.numel()
+    return MachineSpeed(
+        macs_per_second=9 * channels * values / max(large_seconds - call_seconds, 1e-7),
+        values_per_second=values / max(norm_seconds - 2 * call_seconds, 1e-7),
+        seconds_per_call=call_seconds,
+    )
 
 
 def _processor_seconds(*calls: Callable[[], object]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Prediction of the time to a run's files, by step: from the model's MACs, this machine's speed and its load.
+"""Prediction of the time to a run's files, by step: from a model's layers, this machine's speed and its load.
 
 Seconds are of a quiet machine where no load is given. Finished runs correct the steps of their kind.
 """
@@ -19,7 +19,7 @@ from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.goal import makes_files
 from senseapp.records.inputs import num_held_out, num_previewed
 from senseapp.records.measurement import RunResult
-from senseapp.records.profile import ModelProfile, select_layers
+from senseapp.records.profile import LayerProfile, ModelProfile, select_layers
 from senseapp.records.spec import (
     NUM_DIGITS,
     NUM_PHOTOGRAPHS,
@@ -35,7 +35,8 @@ from senseapp.server.machine import MachineSpeed
 _SCAN_PASSES, _SCAN_PASSES_PER_LEVEL = 5, 2  # of the quick scan, whose backward pass costs about two forward ones
 _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activation and a block around it
 # From the demo, ResNet-18, EfficientNet-Lite0 and MobileNetV3-Small; finished runs correct the rest.
-_REACHED_SPEED = 0.28  # of a large convolution's, over whole networks
+_REACHED_SPEED = 0.9  # of a large convolution's, by those of whole networks
+_MOVED = 5.7  # times that a value which a layer returns is moved, in those of a norm with its activation
 _WATCHED_CALL = 3.0  # cost of a replayed call, in plain calls
 _MEASUREMENT_SECONDS = 0.01  # statistics and storing
 _REPLAYED = 0.45  # share of the counted replays that is computed: levels of one layer share what they have in common
@@ -120,28 +121,28 @@ class Workload:
         """Return the seconds of the measurement, without what follows it.
 
         Measuring layer k replays the network from k on, once per level, so with layers in execution order
-        ``macs = images × levels × Σ_k Σ_{j≥k} macs_j``. The quick scan is some passes, and two more per level.
+        ``seconds = images × levels × Σ_k Σ_{j≥k} seconds_j``. The quick scan is some passes, and two more per level.
         """
         settings, images = self.spec.sensitivity, self.num_images
         selected = {each.name for each in select_layers(self.profile, settings.layers, settings.layer_types)}
         levels = len(settings.levels)
         layers = [layer for layer in self.profile.layers if layer.runs]
-        macs = calls = measurements = 0
+        replayed = calls = measurements = 0.0
         if settings.mode == "exact":
-            suffix_macs = 0
+            suffix = 0.0
             for suffix_layers, layer in enumerate(reversed(layers), start=1):
-                suffix_macs += layer.macs
+                suffix += self._layer(layer)
                 if layer.name in selected:
-                    macs += levels * suffix_macs
+                    replayed += levels * suffix
                     calls += levels * suffix_layers
                     measurements += levels
         batches = _CALLS_PER_LAYER * -(-images // (settings.batch_size or _USUAL_BATCH))
         scan: float = _SCAN_PASSES + _SCAN_PASSES_PER_LEVEL * levels
         if settings.mode != "quick":
             scan *= num_previewed(images, self.profile.macs, _SCAN_PASSES + _SCAN_PASSES_PER_LEVEL * levels) / images
-        replayed = self._seconds(_REPLAYED * macs * images, _REPLAYED * calls * batches)
+        replayed = _REPLAYED * (replayed * images + self._calls(calls * batches))
         return self._steps(_READ, images) | {
-            StepTitle.ESTIMATE: self._seconds(scan * self.profile.macs * images, scan * len(layers) * batches),
+            StepTitle.ESTIMATE: scan * (self._pass * images + self._calls(len(layers) * batches)),
             StepTitle.LAYERS: replayed + _MEASUREMENT_SECONDS * measurements,
         }
 
@@ -160,7 +161,7 @@ class Workload:
         images = (_SCHEDULES + 2) * self.num_images + _REPAIRED * passes * min(self.num_images, REPAIR_IMAGES)
         calls = _CALLS_PER_LAYER / 2 * layers * images / _USUAL_BATCH  # nothing is watched
         calls += _CALLS_PER_SECOND * _ANSWERED * images * self._answer_seconds
-        seconds = self._seconds(self.profile.macs * images, calls)
+        seconds = self._pass * images + self._calls(calls)
         search = {
             StepTitle.SCHEDULES: (1 - _PROVING) * seconds,
             StepTitle.PROOF: _PROVING * seconds + self._steps(_WRITE, 0)[StepTitle.PROOF],
@@ -173,18 +174,27 @@ class Workload:
     def _answer_seconds(self) -> float:
         return _ANSWER_SECONDS.get(self.spec.model.task, 0.0)
 
-    def _seconds(self, macs: float, calls: float) -> float:
-        """Return the seconds of so many multiply-accumulates and calls of modules."""
-        return (
-            macs / (_REACHED_SPEED * self.speed.macs_per_second) + _WATCHED_CALL * calls * self.speed.seconds_per_call
-        )
+    @property
+    def _pass(self) -> float:
+        """The seconds of an image in the whole network, but for calls."""
+        layers = [layer for layer in self.profile.layers if layer.runs]
+        others = self.profile.macs - sum(layer.macs for layer in layers)
+        return sum(map(self._layer, layers)) + others / (_REACHED_SPEED * self.speed.macs_per_second)
+
+    def _layer(self, layer: LayerProfile) -> float:
+        """Return the seconds of an image in a layer and what follows it: they compute, and move what they return."""
+        moved = _MOVED * math.prod(layer.output_shape) / self.speed.values_per_second
+        return layer.macs / (_REACHED_SPEED * self.speed.macs_per_second) + moved
+
+    def _calls(self, calls: float) -> float:
+        return _WATCHED_CALL * calls * self.speed.seconds_per_call
 
     def _steps(self, steps: Steps, images: int) -> Seconds:
         layers, found = sum(layer.runs for layer in self.profile.layers), Seconds()
         pace = (_WATCHED_CALL * _CALLS_PER_SECOND * self.speed.seconds_per_call) ** _OF_CALLS
         for title, (fixed, of_layer, passes, compared) in steps.items():
             seconds = fixed + of_layer * layers + compared * images * self._answer_seconds
-            found[title] = self._seconds(passes * images * self.profile.macs, 0) + pace * seconds
+            found[title] = passes * images * self._pass + pace * seconds
         return found
 
 
@@ -341,12 +351,12 @@ class RuntimePredictor:
     def _read(self) -> None:
         try:
             kept = json.loads(self._path.read_bytes())
-            speed = MachineSpeed(**{name: float(kept["speed"][name]) for name in MachineSpeed.__slots__})
+            speeds = {name: float(kept["speed"][name]) for name in MachineSpeed.__slots__}
             corrections = {str(kind): float(ratio) for kind, ratio in kept["corrections"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return  # only a prediction depends on it, and the speed is soon measured again
-        if all(math.isfinite(number) and number > 0 for number in (speed.macs_per_second, *corrections.values())):
-            self._speed, self._corrections = speed, corrections
+        if all(math.isfinite(number) and number > 0 for number in (*speeds.values(), *corrections.values())):
+            self._speed, self._corrections = MachineSpeed(**speeds), corrections
 
     def _write(self) -> None:
         assert self._speed is not None

@@ -140,7 +140,7 @@ def serve(arguments: list[str]) -> None:
     except InvalidSpec as error:
         raise SystemExit(str(error)) from error
     os.environ.setdefault("SENSEAPP_JOB_PROCESSES", "1")
-    os.environ.setdefault("SENSEAPP_RECOMMEND_SECONDS", "120")
+    os.environ.setdefault("SENSEAPP_RECOMMEND_SECONDS", "180")
     os.environ.update(measuring_environment())  # for this process's threads, and for processes that it starts
     with suppress(StorageFailed):  # the log goes to standard error alone, and pages say what is wrong
         log_to(home(), _secrets())

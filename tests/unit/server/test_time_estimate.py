@@ -25,9 +25,9 @@ def learn(book, kind, seconds):
     book.learn(book.steps([WORK], kind=kind), {StepTitle.LAYERS: seconds}, kind=kind)
 
 
-def seconds_of(settings, images=64, *, macs_per_second=1 / 0.28, seconds_per_call=0.0):
+def seconds_of(settings, images=64, *, macs_per_second=1 / 0.9, seconds_per_call=0.0):
     """Return the seconds of a run; by default a multiply-accumulate takes one, and calls of modules none."""
-    speed = MachineSpeed(macs_per_second=macs_per_second, seconds_per_call=seconds_per_call)
+    speed = MachineSpeed(macs_per_second=macs_per_second, values_per_second=1e30, seconds_per_call=seconds_per_call)
     spec = RunSpec(sensitivity=settings)
     return Workload(spec=spec, profile=a_profile(), num_images=images, speed=speed).run()
 
@@ -40,6 +40,18 @@ def test_work_is_the_sum_over_suffixes():
     assert share == pytest.approx(of_calls / (4 * 2 * 2 * (4 + 3 + 2 + 1)), rel=0.01)
     assert 0.3 < share < 1  # levels of one layer share what they have in common
     assert found[StepTitle.ESTIMATE] == pytest.approx(64 * (5 + 2 * 2) * 10_000)
+
+
+def test_what_a_layer_returns_takes_time_too():
+    layers = [replace(layer, output_shape=(4, 8, 8)) for layer in a_profile().layers]
+    speed = MachineSpeed(macs_per_second=1e30, values_per_second=5.7, seconds_per_call=0.0)
+    work = Workload(
+        spec=RunSpec(sensitivity=SensitivitySpec(levels=(0.5,))),
+        profile=replace(a_profile(), layers=tuple(layers)),
+        num_images=64,
+        speed=speed,
+    )
+    assert work.run()[StepTitle.ESTIMATE] == pytest.approx((5 + 2) * 64 * len(LAYERS) * 4 * 8 * 8)
 
 
 def test_work_grows_linearly_with_images_and_levels():
@@ -212,6 +224,7 @@ def test_this_machine_can_be_timed():
     speed = time_convolutions()
     assert isinstance(speed, MachineSpeed)
     assert 1e7 < speed.macs_per_second < 1e15
+    assert 1e6 < speed.values_per_second < 1e13
     assert 1e-8 < speed.seconds_per_call < 0.1
 
 
