@@ -139,13 +139,13 @@ class MachineSpeed:
     seconds_per_call: float
 
 
-_TIMED_SECONDS, _SPANS, _REST_SECONDS = 0.02, 20, 0.04  # of each convolution, in spans with a rest after them
+_TIMED_SECONDS, _SPANS, _REST_SECONDS = 0.02, 20, 0.1  # of each call, in spans with a rest after them
 _THREADS_HELP = 0.7  # power of their number by which threads speed a convolution up
 
 
 @cache
 def time_convolutions() -> MachineSpeed:
-    """Time a large and a tiny convolution and a norm within about two seconds, once in a process.
+    """Time a large and a tiny convolution and a norm within about three seconds, once in a process.
 
     In one thread and in seconds of the processor, so that what else runs here does not count.
     """
@@ -175,11 +175,11 @@ def time_convolutions() -> MachineSpeed:
 
 
 def _processor_seconds(*calls: Callable[[], object]) -> list[float]:
-    """Return the mean seconds of each call over spans in turns.
+    """Return the seconds of each call in the quickest of its spans.
 
-    Where virtual machines share a core, each is a half slower for a second or so, by what the other one does.
+    Others are slowed by what starts beside this process, or by another machine that has a share of the same core.
     """
-    counts, taken = [0] * len(calls), [0.0] * len(calls)
+    quickest = [math.inf] * len(calls)
     for call in calls:
         call()  # the first one sets up memory
     for _ in range(_SPANS):
@@ -188,10 +188,9 @@ def _processor_seconds(*calls: Callable[[], object]) -> list[float]:
             while time.perf_counter() < end or not done:
                 call()
                 done += 1
-            counts[place] += done
-            taken[place] += time.thread_time() - start
+            quickest[place] = min(quickest[place], max(time.thread_time() - start, 1e-7) / done)
         time.sleep(_REST_SECONDS)
-    return [max(seconds, 1e-7) / count for seconds, count in zip(taken, counts, strict=True)]
+    return quickest
 
 
 _LOAD_SECONDS = 10.0  # for which a look holds

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from senseapp.records.inputs import ImageSurvey
 
 
+_WANTED = "analyze.data.set.wanted."  # before the name of a set whose download was asked for
+
+
 def choose_image_set(draft: DataSpec) -> DataSpec:
     """Show the image sets, prefilled with ``draft``."""
     name = choose_one(
@@ -53,11 +56,7 @@ def choose_image_set(draft: DataSpec) -> DataSpec:
 
 def is_at_hand(images: DataSpec) -> bool:
     """Return whether the images may be looked at now: those of a set once it is here, or was asked for."""
-    return not images.name or is_downloaded(images.name) or bool(st.session_state.get(_wanted_key(images.name)))
-
-
-def _wanted_key(name: str) -> str:
-    return f"analyze.data.set.wanted.{name}"
+    return not images.name or is_downloaded(images.name) or bool(st.session_state.get(f"{_WANTED}{images.name}"))
 
 
 def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec | None, DataSpec | None]:
@@ -91,7 +90,7 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec |
         row = st.container(horizontal=True, vertical_alignment="center")
         size = IMAGE_SETS[images.name].megabytes
         row.caption(md(":material/cloud_download: Not here yet: {} MB. Run downloads it first, or do so now.", size))
-        wanted = {_wanted_key(images.name): True}
+        wanted = {f"{_WANTED}{images.name}": True}
         row.button("Download now", key="analyze.data.set.download", on_click=st.session_state.update, args=(wanted,))
     elif images.path or images.name:
         return confirm_classes(images, model, draft)
