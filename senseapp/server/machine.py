@@ -175,11 +175,11 @@ def time_convolutions() -> MachineSpeed:
 
 
 def _processor_seconds(*calls: Callable[[], object]) -> list[float]:
-    """Return the seconds of each call in the quickest of its spans.
+    """Return the mean seconds of each call over spans in turns.
 
-    Others are slowed by what starts beside this process, or by another machine that has a share of the same core.
+    Where virtual machines share a core, each is a half slower for a second or so, by what the other one does.
     """
-    quickest = [math.inf] * len(calls)
+    counts, taken = [0] * len(calls), [0.0] * len(calls)
     for call in calls:
         call()  # the first one sets up memory
     for _ in range(_SPANS):
@@ -188,9 +188,10 @@ def _processor_seconds(*calls: Callable[[], object]) -> list[float]:
             while time.perf_counter() < end or not done:
                 call()
                 done += 1
-            quickest[place] = min(quickest[place], max(time.thread_time() - start, 1e-7) / done)
+            counts[place] += done
+            taken[place] += time.thread_time() - start
         time.sleep(_REST_SECONDS)
-    return quickest
+    return [max(seconds, 1e-7) / count for seconds, count in zip(taken, counts, strict=True)]
 
 
 _LOAD_SECONDS = 10.0  # for which a look holds
