@@ -65,9 +65,6 @@ examples:
 """
 
 
-_NO_KIT = "There is no program of --format kit: the file does not say how a picture becomes its input. README.txt does."
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``deploy``."""
     add_run_arguments(parser, partner_help="the two runs that the schedule combines")
@@ -129,12 +126,12 @@ def run(arguments: argparse.Namespace) -> None:
         delivery = task.make(evaluator, context, others=False)
         folder.save(task.key, delivery)
     candidate, deployment = _file_of(task, delivery, folder)
-    files, notes = _written(arguments, candidate, deployment, folder, uploaded=evaluator.onnx is not None)
+    files = _written(arguments, candidate, deployment, folder)
     spec = folder.load_result().spec
     allowed = METRICS[candidate.metric].tolerable if task.allowed_drop is None else task.allowed_drop
     answer = decision(folder.candidates(), spec.goal, allowed, task.promise, spec.target)
     report = _report(candidate, answer, deployment, files)
-    report["notes"] += [*filter(None, [target_of_file(task.settings.runtime, spec.target).measured]), *notes]
+    report["notes"] += filter(None, [target_of_file(task.settings.runtime, spec.target).measured])
     print(json.dumps(report | predicted | promise_json(task.promise, folder.candidates()), allow_nan=False))
 
 
@@ -192,23 +189,22 @@ def _file_of(task: DeliverTask, delivery: Delivery, folder: RunFolder) -> tuple[
 
 
 def _written(
-    arguments: argparse.Namespace, candidate: Candidate, deployment: Deployment, folder: RunFolder, *, uploaded: bool
-) -> tuple[list[Path], list[str]]:
-    """Write the file and its companions; return their paths, and a note if the kit does not apply."""
+    arguments: argparse.Namespace, candidate: Candidate, deployment: Deployment, folder: RunFolder
+) -> list[Path]:
+    """Write the file and its companions; return their paths."""
     from senseapp.runtimes.base import runtime_named  # torch loads here
 
-    out, is_kit = arguments.out, arguments.format == "kit"
+    out = arguments.out
     files = {out: folder.candidate_file(candidate).read_bytes()}
     files[out.with_suffix(".README.txt")] = deployment.readme(out.name, folder.load_result().spec.target).encode()
-    is_edited = uploaded and out.suffix == ".onnx"
-    kit = runtime_named(deployment.settings.runtime).kit(out.name) if is_kit and not is_edited else {}
+    kit = runtime_named(deployment.settings.runtime).kit(out.name) if arguments.format == "kit" else {}
     files |= {out.with_name(name): text.encode() for name, text in kit.items()}
     if arguments.format == "recipe" and candidate.form != "onnx":
         recipes = runtime_named(deployment.settings.runtime).recipes(files[out])
         files |= {out.with_name(name): text.encode() for name, text in recipes.items()}
     for path, content in files.items():
         write_file(path, content)
-    return list(files), [_NO_KIT] if is_kit and not kit else []
+    return list(files)
 
 
 def _predicted(evaluator: ScheduleEvaluator, context: TaskContext, settings: DeploySettings) -> dict[str, Any]:

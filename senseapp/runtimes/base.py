@@ -95,7 +95,7 @@ class Runtime(ABC):
         return ()
 
     def kit(self, name: str) -> dict[str, str]:
-        """Return a script and a notebook that run the file called ``name``; not for edited uploaded files."""
+        """Return a script and a notebook that run the file called ``name``."""
         if not self.kit_package:
             return {}
         script = resources.files("senseapp.runtimes").joinpath("predict.py").read_text("utf-8")

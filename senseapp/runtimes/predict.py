@@ -29,9 +29,23 @@ def in_onnxruntime(model: str) -> tuple[dict[str, str], Run]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    name, outputs = session.get_inputs()[0].name, [each.name for each in session.get_outputs()]
-    metadata = dict(session.get_modelmeta().custom_metadata_map)
-    return metadata, lambda images: list(zip(outputs, session.run(None, {name: images}), strict=True))
+    taken, outputs = session.get_inputs()[0], [each.name for each in session.get_outputs()]
+
+    def run(images: NDArray[np.float32]) -> list[tuple[str, NDArray[Any]]]:
+        found = session.run(None, {taken.name: as_taken(images, taken.shape, taken.type)})
+        return list(zip(outputs, found, strict=True))
+
+    return dict(session.get_modelmeta().custom_metadata_map), run
+
+
+def as_taken(images: NDArray[np.float32], shape: list[Any], kind: str) -> NDArray[Any]:
+    """Return images as a file takes them that another program wrote: channels last, several, in other numbers."""
+    if shape[1] != images.shape[1] == shape[3]:
+        images = images.transpose(0, 2, 3, 1)
+    number = kind.removeprefix("tensor(").removesuffix(")")
+    wanted = np.dtype({"float": "float32", "double": "float64"}.get(number, number))
+    batch = shape[0] if isinstance(shape[0], int) else 1
+    return (images.round() if wanted.kind in "iu" else images).astype(wanted).repeat(batch, axis=0)
 
 
 def in_openvino(model: str) -> tuple[dict[str, str], Run]:
@@ -115,6 +129,8 @@ def predict(model: str, picture: str, runtime: str = "") -> list[tuple[str, floa
     """Return the best classes of a picture file with their probabilities, the likeliest first."""
     metadata, run = RUNTIMES[runtime or ("litert" if model.endswith(".tflite") else "onnxruntime")](model)
     classes = json.loads(metadata.get(_KEYS[1], "[]"))
+    if _KEYS[0] not in metadata:
+        raise SystemExit("The file does not say how a picture becomes its input: make it again.")
     with Image.open(picture) as opened:
         # How a picture becomes an input: input_shape, mean, std, crop_pct, interpolation, channel_order, fit.
         images = prepare(opened, json.loads(metadata[_KEYS[0]]))
@@ -127,7 +143,8 @@ def predict(model: str, picture: str, runtime: str = "") -> list[tuple[str, floa
             f"This network returns no class scores of a picture but {listed}: read them as it needs.{told}"
         )
     scores = outputs[0][1][0].astype(np.float64).ravel()
-    shares = np.exp(scores - scores.max())
+    are_shares = scores.min() >= 0 and math.isclose(scores.sum(), 1, abs_tol=0.01)  # of a file that ends in a softmax
+    shares = scores if are_shares else np.exp(scores - scores.max())
     shares /= shares.sum()
     order = np.argsort(-shares)[:_TOP]
     return [(classes[index] if index < len(classes) else f"class {index}", float(shares[index])) for index in order]

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from senseapp.core.errors import NotFound, QueueFull
 from senseapp.core.files import storage_errors
-from senseapp.descriptions import sources
 from senseapp.records.answers import ChangedAnswers, FileAnswers, PictureAnswers
 from senseapp.records.candidate import Candidate, Delivery, file_name
 from senseapp.records.deployment import MODEL_FILES
@@ -164,8 +163,7 @@ class Work(Uploads):
         content = self.candidate_file(run_id, candidate)
         record = self._store.record(self._store.readable(run_id, self._owner))
         name = file_name(record.spec.model, candidate)
-        is_edited = record.spec.model.library == sources.ONNX.name and candidate.suffix == ".onnx"
-        kit = {} if is_edited else runtime_named(candidate.runtime.name).kit(name)
+        kit = runtime_named(candidate.runtime.name).kit(name)
         if candidate.deployment is not None:
             kit |= {"README.txt": candidate.deployment.readme(name, record.spec.target)}
         return _zipped(kit, target, files={name: content})

@@ -16,7 +16,7 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.metadata import told_of
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.base import runtime_named
-from senseapp.runtimes.predict import predict, prepare
+from senseapp.runtimes.predict import as_taken, predict, prepare
 from tests.cases import first_of
 from tests.pictures import timm_crop
 
@@ -99,6 +99,27 @@ def test_the_script_runs_without_senseapp_and_says_what_the_session_says(file, r
     command = [sys.executable, "-I", "predict.py", "model.onnx", "picture.png"]
     printed = subprocess.run(command, cwd=file, capture_output=True, text=True, check=True, timeout=120).stdout
     assert printed.splitlines()[0].split()[-1] == expected[0][0]
+
+
+def test_the_script_feeds_files_that_other_programs_wrote() -> None:
+    images = np.arange(12, dtype=np.float32).reshape(1, 3, 2, 2) / 4
+    np.testing.assert_array_equal(as_taken(images, ["N", 3, 2, 2], "tensor(float)"), images)
+    found = as_taken(images, [2, 2, 2, 3], "tensor(uint8)")
+    assert (found.shape, found.dtype) == ((2, 2, 2, 3), np.uint8)
+    np.testing.assert_array_equal(found[1], images[0].transpose(1, 2, 0).round())
+
+
+def test_the_script_takes_probabilities_as_they_are(tmp_path) -> None:
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Softmax(1)).eval()
+    content = FORMAT.described(
+        onnx_model(network, torch.zeros(1, 3, 24, 24)), told_of(preprocessing=PREPARATION, class_names=("a", "b", "c"))
+    )
+    (tmp_path / "model.onnx").write_bytes(content)
+    a_picture(40, 30).save(tmp_path / "picture.png")
+    images = prepare(Image.open(tmp_path / "picture.png"), as_json(PREPARATION))
+    shares = torch.from_numpy(images.mean(axis=(2, 3))).softmax(1)[0].sort(descending=True).values
+    found = predict(str(tmp_path / "model.onnx"), str(tmp_path / "picture.png"))
+    assert [share for _, share in found] == pytest.approx(shares.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("runtime", first_of(["onnxruntime", "openvino"]))

@@ -1,6 +1,8 @@
 """``apply`` and ``deploy`` on an uploaded ONNX file, from ``analyze`` to that file, edited."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -8,6 +10,7 @@ import onnxruntime
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 
 from senseapp.cli.main import main
 from senseapp.networks.onnx.difference import difference
@@ -65,6 +68,9 @@ def test_deploy_inserts_roundings_and_says_so(folder, capsys):
     notes = " ".join(report["notes"])
     assert "QuantizeLinear" in notes
     assert "as it was uploaded" in notes
-    assert "no program of --format kit" in notes
+    Image.fromarray(np.full((32, 32), 200, np.uint8)).save(folder / "picture.png")
+    command = [sys.executable, "-I", "predict.py", out.name, "picture.png"]
+    said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert sum(float(line.split()[0]) for line in said.splitlines()) > 50  # the best five of ten classes
     assert report["file"]["file_bytes"] == out.stat().st_size < 0.5 * report["original"]["file_bytes"]
     assert report["original"]["file_bytes"] == (folder / "digits.onnx").stat().st_size
