@@ -354,11 +354,7 @@ def _report(report: CheckReport) -> None:
     for finding in report.findings:
         st.markdown(md(":material/lightbulb: {}", finding))
     stem = fmt.file_stem(f"check {report.candidate.name}")
-    with st.container(horizontal=True):  # each file is made when it is fetched
-        offer_file("Page (HTML)", partial(_page, report), f"{stem}.html", key="check.get.html")
-        markdown, junit = partial(words.markdown_summary, report), partial(words.junit_xml, report)
-        offer_file("For merge requests (Markdown)", markdown, f"{stem}.md", key="check.get.md")
-        offer_file("For build servers (XML)", junit, f"{stem}.xml", key="check.get.xml")
+    offer_file("Report (HTML)", partial(_page, report), f"{stem}.html", key="check.get.html")
     figures = {
         "Size": " → ".join(fmt.bytes_size(each.file_bytes) for each in (report.reference, report.candidate)),
         **({"Time": report.time_ratio.times_text} if report.time_ratio is not None else {}),

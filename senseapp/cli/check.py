@@ -53,8 +53,8 @@ examples:
 
 _FORMS = {
     ".html": "senseapp.views.report.document:build_check_page",
-    ".xml": "senseapp.views.words.check:junit_xml",
-    ".md": "senseapp.views.words.check:markdown_summary",
+    ".xml": "senseapp.cli.check_files:junit_xml",
+    ".md": "senseapp.cli.check_files:markdown_summary",
 }
 """What --out writes, by the suffix of the file; loaded where it is asked for."""
 FAILED = 1
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
         report = _checked(spec, progress, compiled=compiled)
     for path in reports:
         write_file(path, object_at(_FORMS[path.suffix])(report))
-    from senseapp.views.words.check import json_of
+    from senseapp.cli.check_files import json_of
 
     if arguments.format == "json":
         print(json.dumps(json_of(report), allow_nan=False))

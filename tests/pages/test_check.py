@@ -196,11 +196,7 @@ def test_one_that_fails_comes_with_cause_classes_and_files(
     assert "/fc/Gemm" not in texts(app)  # names inside the files are for experts
     assert "“" not in texts(app)
     assert len(app.dataframe) == 2  # classes, pictures
-    assert [each.label for each in app.get("download_button")] == [
-        "Page (HTML)",
-        "For merge requests (Markdown)",
-        "For build servers (XML)",
-    ]
+    assert [each.label for each in app.get("download_button")] == ["Report (HTML)"]
     service.set_expert(expert=True)
     app = open_page(another_app(), PAGE, check=finished)
     assert "They part at tensor “scores” (Gemm “/fc/Gemm”)" in texts(app)

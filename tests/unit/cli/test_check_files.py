@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from senseapp.cli.check_files import json_of, junit_xml, markdown_summary
 from senseapp.records.answers import ChangedAnswers, ChangedPicture, ClassDrop
 from senseapp.records.check import (
     CheckedFile,
@@ -17,7 +18,6 @@ from senseapp.records.check import (
 )
 from senseapp.records.spec import ModelSpec
 from senseapp.views.report.document import build_check_page
-from senseapp.views.words.check import json_of, junit_xml, markdown_summary
 
 HOSTILE = "a|b<script>alert(1)</script>\x00`*[x](http://x)@team"
 
