@@ -3,7 +3,6 @@
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.app.common.uploads import refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, SenseError
 from senseapp.core.markdown import md
+from senseapp.data.contents import are_same_images
 from senseapp.descriptions import SOURCES
 from senseapp.descriptions.runtimes import installed_runtimes, runtime_of_file
 from senseapp.records.candidate import Candidate
@@ -62,8 +62,7 @@ class _File(NamedTuple):
 
     def own_images(self, images: DataSpec) -> int:
         """Return how many of the images its run used; 0 where the run had others, or is not known."""
-        source = attrgetter("kind", "name", "path")
-        if self.run is None or source(self.run.spec.data) != source(images):
+        if self.run is None or not are_same_images(self.run.spec.data, images):
             return 0
         result = backend.result_of(self.run.run_id)
         return result.num_samples if result is not None else 0

@@ -4,6 +4,7 @@ Folders are listed here, without what lies outside of those that may be read; ar
 :mod:`senseapp.data.archives`.
 """
 
+import filecmp
 import os
 import re
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from pathlib import Path
 from senseapp.core.errors import InvalidDataset, NoPictures
 from senseapp.core.files import MB
 from senseapp.core.texts import first_names, listed, plural, printable
+from senseapp.records.spec import DataSpec
 
 PICTURE_SUFFIXES = frozenset(
     (
@@ -29,6 +31,14 @@ UNLABELLED = "There are no labels: outputs are compared with the original model'
 _ANNOTATIONS = (".csv", ".tsv", ".json", ".jsonl", ".xml")
 _DRIVE = re.compile("[A-Za-z]:")
 _JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
+
+
+def are_same_images(one: DataSpec, other: DataSpec) -> bool:
+    """Return whether both come from one place, or from archives with the same bytes: a file may be uploaded twice."""
+    if (one.kind, one.name, one.path) == (other.kind, other.name, other.path):
+        return True
+    paths = Path(one.path), Path(other.path)
+    return one.kind == other.kind == "archive" and all(map(Path.is_file, paths)) and filecmp.cmp(*paths, shallow=False)
 
 
 class Unreadable(Exception):

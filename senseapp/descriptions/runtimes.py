@@ -91,8 +91,8 @@ class RuntimeDescription(Program):
     @property
     def is_absent(self) -> str:
         """That it is not installed, in a sentence for those who do not install programs."""
-        where = f" {self.runs_on}" if self.runs_on else ""
-        return f"Files that run{where} ({self.label}) are not set up on this computer."
+        where = f", which run {self.runs_on}," if self.runs_on else ""
+        return f"{self.label} files{where} cannot be made: that is not set up on this computer."
 
     @property
     def own_quantizer(self) -> str:

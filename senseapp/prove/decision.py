@@ -104,7 +104,8 @@ class Decision:
         """What the figures of the headline were measured on; empty without a choice."""
         found = self.choice
         tested = f"all {self.tried} files and variants tested on these images"
-        counted = f"The bounds of {tested} hold together, so later ones are wider." * (self.tried > 1)
+        counted = f"The bounds of {tested} hold together for this promise: with another limit they differ."
+        counted *= self.tried > 1
         if found is None:
             return ""
         if self.goal == "targets":
@@ -318,7 +319,8 @@ class _Question:
         if self.goal == "targets":
             return None if one.schedule is None else 0
         if self.goal == "faster":
-            return 0 if one.is_faster else 1 if one.is_smaller and (_time(one) <= 1 + SAME_TIME) else None
+            as_quick = min(_time(one), one.figures.time_ratio.low) <= 1 + SAME_TIME
+            return 0 if one.is_faster else 1 if one.is_smaller and as_quick else None
         as_small = _size(one) <= one.original.file_bytes * (1 + SAME_BYTES)
         return 0 if one.is_smaller else 1 if one.is_faster and as_small else None
 
@@ -359,7 +361,8 @@ class _Question:
         if self.goal != "targets":
             ahead = [one for one in ahead if self._is_clearly_ahead(one, choice)]
             if not ahead:
-                return f"No other {what} is clearly {better}."
+                least = f" ({100 * SAME_BYTES:.0f} % or more)" if better == "smaller" else ""
+                return f"No other {what} is clearly {better}{least}."
             better = f"clearly {better}"
         if all(one.loss.delta > choice.loss.delta for one in ahead):
             return f"Every {better} {what} loses more."

@@ -218,7 +218,7 @@ def largest_loss(change: MetricChange, bound: float) -> str:
 
 def images_text(count: int, *, held_out: bool) -> str:
     """Return ``112 unseen images``, or that what is measured was also fitted to or chosen by them."""
-    return plural(count, "unseen image") if held_out else f"{plural(count, 'image')} also used to make it"
+    return plural(count, "unseen image") if held_out else f"{plural(count, 'image')} also used to make or choose it"
 
 
 def bound_text(change: MetricChange, bound: float, *, tried: int = 1) -> str:

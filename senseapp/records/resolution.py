@@ -123,6 +123,17 @@ def hides_losses(result: RunResult, metric: str) -> str:
     return "" if visible is None or visible <= view.notable else unseen_below(result.num_samples, view, visible)
 
 
+def preparation_doubt(result: RunResult) -> str:
+    """Return that it is a guess how images are prepared, where no label confirms it; empty elsewhere."""
+    known = dict(result.reading.evidence).get("preparation") if result.reading is not None else ""
+    if known not in ("assumed", "images") or any(METRICS[name].needs_labels for name in result.baseline):
+        return ""
+    return (
+        "How pictures are prepared for this network is a guess, and no label confirms it: all figures hold for that "
+        "preparation only. A few dozen labelled pictures would decide."
+    )
+
+
 _FEWEST_PAIRS, _LEAST_SHARE = 8, 0.01  # measurements, and the share that changes in one, which tell harm in answers
 
 

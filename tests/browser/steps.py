@@ -188,7 +188,7 @@ def verify(page: Page, *, expert: bool = False) -> None:
     """Let the schedule be measured, and see it beside the prediction, for an expert with every form of the model."""
     page.get_by_role("button", name="Check the whole schedule").click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-    line = re.compile(r"on \d+ (unseen images|images also used to make it)")
+    line = re.compile(r"on \d+ (unseen images|images also used to make or choose it)")
     expect(page.get_by_text(line)).to_be_visible(timeout=RUN_MILLISECONDS)
     open_part(page, "Proof")
     expect(page.get_by_role("button", name="Compressed model: weights (")).to_be_visible()

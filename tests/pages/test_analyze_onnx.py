@@ -74,7 +74,7 @@ def test_an_output_is_chosen_and_is_part_of_the_run_and_of_the_address(analyze: 
 def test_the_size_of_images_is_chosen_where_the_file_leaves_it_free(analyze: AppTest, service: Service) -> None:
     upload(analyze, exported(small_network(), free_size=True))
     box = next(box for box in analyze.selectbox if box.label == "Image size")
-    assert box.value == 224
+    assert box.value == 0  # by the images
     box.set_value(64).run()
     wait_for_card(analyze)
     assert "input `images` 1 × 3 × 64 × 64" in texts(analyze)

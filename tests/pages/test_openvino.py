@@ -83,7 +83,7 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
         assert not app.exception
         assert f"runtime.{run_id}" not in {group.key for group in app.get("button_group")}
         words = html.unescape(texts(app))
-        assert "Files that run on processors of PCs and servers (OpenVINO) are not set up on this computer." in words
+        assert "OpenVINO files, which run on processors of PCs and servers, cannot be made: that is not" in words
         assert "pip install" not in words
         assert "one .onnx file, which onnxruntime runs" in html.unescape(texts(app))
 

@@ -17,6 +17,7 @@ from senseapp.core.markdown import Markdown, code, md
 from senseapp.core.texts import first_names
 from senseapp.records.inputs import OTHER_SIZES, USUAL_SIZES, OnnxReport, OutputFacts
 from senseapp.records.spec import ModelSpec
+from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
 
 TASK_KEY = "analyze.model.task"
@@ -56,19 +57,20 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
     guess_task(path, usual, TASK_KEY)
     model = replace(file, outputs=_choose_outputs(usual, draft, path))
     if usual.is_size_free:
-        held = draft.img_size or usual.image_size[0]
+        side = usual.image_size[0]
+        sides = sorted({*USUAL_SIZES, *OTHER_SIZES, side, draft.img_size or side})
+        options = {each: f"{each} × {each} pixels" for each in sides}
+        if task_named(file.task).prepared_by_answers:
+            options = {0: f"By the images, else {options[side]}", **options}
         size = choose_one(
             "Image size",
-            {
-                side: f"{side} × {side} pixels"
-                for side in sorted({*USUAL_SIZES, *OTHER_SIZES, usual.image_size[0], held})
-            },
-            held,
+            options,
+            draft.img_size or (0 if 0 in options else side),
             key=f"analyze.model.size.{path.parent.name}",
             help_text="The file takes images of any size. Choose the one that the network was trained for.",
             width=280,
         )
-        model = replace(model, img_size=size)
+        model = replace(model, img_size=size or None)
     is_usual = model.outputs in ((), usual.outputs) and (
         model.img_size is None or usual.image_size == (model.img_size, model.img_size)
     )
@@ -166,6 +168,7 @@ def _found(report: OnnxReport) -> Markdown:
     outputs = [code(name) + md(" {}", fmt.shape(facts[name].shape)) for name in report.outputs]
     is_free = report.batch is None and 0 in report.free_axes
     batch = "any number of images" if is_free else f"{fmt.plural(report.input_shape[0], 'image')} at a time"
+    batch += ", or any other size" * report.is_size_free
     parts = [
         md("input ") + code(report.input_name) + md(" {}, {}", fmt.shape(report.input_shape), batch),
         md("output ") + md(" and ").join(outputs),

@@ -105,7 +105,7 @@ def run_line(record: RunRecord, network: str = "") -> str:
         record.spec.model.title,
         f"{settings.compression.description.line}: {settings.compression.scale.texts(settings.levels)}",
         "imported figures" if record.spec.data.kind == "imported" else f"images: {record.spec.data.title}",
-        fmt.age(record.created_seconds, time.time()),
+        fmt.age(record.created_seconds, time.time()) if record.state.finished else "",
     ]
     if settings.mode == "quick":
         parts.insert(2, "quick estimate")

@@ -19,6 +19,7 @@ from senseapp.records.comparison import BOTH_PARTS, Side, shared_metrics
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.server.leaderboard import compared_levels, shown_metric
+from senseapp.tasks import task_named
 from senseapp.views.frames.comparison import letter
 from senseapp.views.frames.results import ordered_levels
 from senseapp.views.words.wording import caveat_of, provenance_line
@@ -123,9 +124,8 @@ def choose_metric(sides: Sequence[Side]) -> Metric | None:
     shared = shared_metrics(sides)
     names = [name for name in METRICS if name in shared]
     if not names:
-        had = "; ".join(f"{side.title}: {', '.join(METRICS[name].label for name in METRICS if name in side.metrics)}"
-                        for side in sides)  # fmt: skip
-        st.info(f"These runs have no metric in common. {had}.", icon=":material/info:")
+        does = "; ".join(f"{side.title}: {task_named(side.result.spec.model.task).label}" for side in sides)
+        st.info(f"The networks of these runs do different things. {does}.", icon=":material/info:")
         return None
     preferred = (shown_metric(sides[0].result), divergence_among(names), names[0])
     usual = next(name for name in preferred if name in names)

@@ -276,7 +276,8 @@ def _bars(comparison: Comparison, views: Sequence[Metric]) -> None:
         key=f"compare.bars.{session().pick_round}",
         run_id=_PICKS,
         about=f"{metric.label}: {metric.help}",
-        reading="One bar per run, layer by layer; the line through it is its 95 % interval. Pale bars are estimates.",
+        reading="One bar per run, layer by layer; the line through it is its 95 % interval. Pale bars are estimates."
+        + " Answers are counted by each run's own measurements." * (len(set(views)) > 1),
         caveat=caveat_of_sides(comparison.sides),
         legend=[LegendEntry(color=colour, text=label) for colour, label in zip(CATEGORIES, labels, strict=False)],
         frame_height=rows_height(len(comparison.layers), step=pair_step(len(labels))),

@@ -26,7 +26,7 @@ from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.resolution import baseline_warning
+from senseapp.records.resolution import baseline_warning, preparation_doubt
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.leaderboard import headline
 from senseapp.views.charts.layers import marked
@@ -92,7 +92,7 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
         else:
             show_notes(backend.service().work.missing(record.run_id))
         return answer
-    if warning := baseline_warning(result):
+    if warning := baseline_warning(result) or preparation_doubt(result):
         st.warning(warning, icon=":material/warning:")
     st.markdown(md("## {}", answer.headline))
     if answer.evidence:

@@ -74,9 +74,9 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             work = backend.service().work
             known, asked = work.candidates(run_id), asked_of(backend.service().run(run_id), result.judged_by)
             made = tuple(each for each in known if each.schedule == proof.schedule)
-            suffice = has_enough_images(known, promise)
+            suffice, has_file = has_enough_images(known, promise), any(each.runs for each in made)
             if work.outcome(task) is None:
-                if any(each.runs for each in made):  # by the run itself, or with other settings
+                if has_file:  # by the run itself, or with other settings
                     _files(run_id, Delivery(candidates=made), promise, asked, says_why=suffice)
                 if not suffice:
                     return
@@ -84,7 +84,7 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             runs = f"which {runtime.label} runs {runtime.runs_on}".rstrip()
             delivery = outcome_or_offer(
                 task,
-                "Make another with these settings" if made else "Make the file and measure it",
+                "Make another with these settings" if has_file else "Make the file and measure it",
                 "this file",
                 key="schedule.deploy",
                 icon="rocket_launch",

@@ -41,7 +41,8 @@ def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTab
         columns=("File", "Size", "Time", "Answers", files.loss_head(decided), "Worth taking", "In integers"),
         rows=tuple(tuple(map(str, row)) for row in cells.to_numpy()),
         note=f"{files.original_row(candidates)['description']}. {files.JUDGED_FOR[decided.goal]} Each row was measured "
-        "on the file itself, in turns with the original.",
+        "on the file itself, in turns with the original; weights and compact weights open to one network, and were "
+        "measured once.",
         figures=False,
     )
 

@@ -7,12 +7,14 @@ import stat
 import struct
 import tarfile
 import zipfile
+from dataclasses import replace
 
 import pytest
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.data.archives import open_archive
-from senseapp.data.contents import ArchiveLimits, Unreadable
+from senseapp.data.contents import ArchiveLimits, Unreadable, are_same_images
+from senseapp.records.spec import DataSpec
 from tests.pictures import class_files, png, write_tar, write_zip
 
 WRITERS = {"a.zip": write_zip, "b.tar": write_tar, "c.tar.gz": lambda path, files: write_tar(path, files, "w:gz")}
@@ -300,3 +302,13 @@ def test_millions_of_directory_entries_are_counted_before_they_become_objects(tm
     path.write_bytes(b"PK\x03\x04" + directory + end)
     with pytest.raises(InvalidDataset, match="holds more than 1,000 files"):
         open_archive(path, ArchiveLimits(members=1000))
+
+
+def test_an_archive_that_is_uploaded_twice_holds_the_same_images(tmp_path):
+    for name, content in {"a.zip": b"1234", "b.zip": b"1234", "c.zip": b"1235"}.items():
+        (tmp_path / name).write_bytes(content)
+    one, same, other = (DataSpec(kind="archive", path=str(tmp_path / f"{each}.zip")) for each in "abc")
+    assert are_same_images(one, same)
+    assert not are_same_images(one, other)
+    assert not are_same_images(one, replace(one, path=str(tmp_path / "gone.zip")))
+    assert are_same_images(DataSpec(), replace(DataSpec(), preparation="auto"))

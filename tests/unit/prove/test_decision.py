@@ -52,15 +52,15 @@ CASES = {
     "nothing measured": ([], "smaller", 0.01, None, "No file has been measured yet."),
     "hardly smaller, twice as fast, as right": (
         *([SMALL, QUICK], "smaller", 0.01, QUICK),
-        "No other file that runs and was measured to lose at most 1 point is clearly smaller.",
+        "No other file that runs and was measured to lose at most 1 point is clearly smaller (5 % or more).",
     ),
     "hardly smaller: one takes longer, one loses more": (
         *([SMALL, a_file(305, 0.63, 100), QUICK], "smaller", 0.3, QUICK),
-        "No other file that runs and was measured to lose at most 30 points is clearly smaller.",
+        "No other file that runs and was measured to lose at most 30 points is clearly smaller (5 % or more).",
     ),
     "about as small and quicker, though not beyond noise": (
         *([a_file(300, 0.65), a_file(305, 0.6), UNSURE], "smaller", 0.01, a_file(305, 0.6)),
-        "No other file that runs and was measured to lose at most 1 point is clearly smaller.",
+        "No other file that runs and was measured to lose at most 1 point is clearly smaller (5 % or more).",
     ),
     "as fast within noise, and smaller": (
         *([timed(a_file(307, 0.71), 0.63, 0.81), timed(a_file(240, 0.74), 0.65, 0.84)], "faster", 0.01),
@@ -158,7 +158,8 @@ def test_the_files_that_a_bound_counts_are_said_beside_it() -> None:
     assert alone.choice == both.choice == good
     assert alone.bounds[good.file] < both.bounds[good.file]
     assert both.evidence.endswith(
-        "The bounds of all 2 files and variants tested on these images hold together, so later ones are wider."
+        "The bounds of all 2 files and variants tested on these images hold together for this "
+        "promise: with another limit they differ."
     )
     assert "tried" not in alone.evidence + decision([harmful, good], "smaller", 0.05).evidence
 

@@ -212,7 +212,7 @@ def test_the_words_say_what_was_measured() -> None:
     unlabelled = records.change("agreement", 12 / 24, 0.1)
     validation = replace(found.validation, changes=(replace(unlabelled, num_samples=24),), uniform=())
     words = replace(found, metric="agreement", validation=validation, held_out=False).evidence
-    assert words.startswith("Measured on 24 images also used to make it: 12 of 24 answers change, 50.0")
+    assert words.startswith("Measured on 24 images also used to make or choose it: 12 of 24 answers change, 50.0")
 
 
 def test_the_proof_of_adapted_weights_is_found_where_the_page_looks_for_it() -> None:

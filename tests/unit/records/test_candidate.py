@@ -24,7 +24,7 @@ def test_the_headline_of_labelled_images_counts_right_answers_before_and_after()
     found = a_candidate(metric="top1", lost=0.01, share=1.0, held_out=False)
     assert found.headline == (
         "18.8 MB → 4.70 MB · 1.00 × the time (0.98 to 1.02) · 99 of 100 answers right, 100 before "
-        "(97 to 100; 200 images also used to make it)"
+        "(97 to 100; 200 images also used to make or choose it)"
     )
 
 

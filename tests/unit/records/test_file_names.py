@@ -41,7 +41,7 @@ def test_the_name_says_what_is_inside(form, made_of, expected) -> None:
 
 def test_images_that_chose_a_schedule_are_said_in_the_same_words_everywhere() -> None:
     seen = images_text(200, held_out=False)
-    assert seen == "200 images also used to make it"
+    assert seen == "200 images also used to make or choose it"
     assert seen in a_candidate("weights", schedule=ZEROS, held_out=False).headline
     assert a_candidate("weights", schedule=ZEROS).measured_on == images_text(200, held_out=True)
 

@@ -19,6 +19,7 @@ from senseapp.records.resolution import (
     everyday,
     hides_losses,
     opening_level,
+    preparation_doubt,
     rank_intervals,
     seen_from,
     shared_ranks,
@@ -29,6 +30,7 @@ from senseapp.records.resolution import (
 )
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.tasks.classification import near_chance
+from senseapp.tasks.reading import Reading
 from tests.cases import first_of
 from tests.fake_session import a_change, a_measurement, a_profile, a_result
 
@@ -268,3 +270,19 @@ def test_a_correlation_does_not_wait_for_torch(monkeypatch: pytest.MonkeyPatch) 
     """While another thread imports it, torch is there and has next to nothing in it."""
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     assert spearman([1, 2, 3], [2, 4, 9]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("known", "baseline", "is_doubted"),
+    [
+        ("assumed", {"agreement": 1.0}, True),
+        ("images", {"kl": 0.0}, True),
+        ("assumed", {"top1": 0.9}, False),
+        ("library", {"agreement": 1.0}, False),
+    ],
+)
+def test_a_preparation_that_no_label_confirms_is_said(known, baseline, is_doubted):
+    reading = Reading(task="classification", evidence=(("preparation", known),))
+    found = preparation_doubt(replace(a_result(), baseline=baseline, reading=reading))
+    assert found.startswith("How pictures are prepared for this network is a guess") is is_doubted
+    assert not preparation_doubt(replace(a_result(), baseline=baseline, reading=None))
