@@ -156,7 +156,9 @@ def _read_as(task: Task, side: OpenSide, images: Tensor, *, num_classes: int, li
     if found is None:
         file.choose(names)
         listed = ", ".join(f"“{name}” {shape_text(shape)}" for name, shape in file.facts.outputs[:8])
-        raise UnsupportedModel(f"No output of the file is one of {task.label.lower()}: {listed}. Choose another task or file.")
+        raise UnsupportedModel(
+            f"No output of the file is one of {task.label.lower()}: {listed}. Choose another task or file."
+        )
     file.choose(found[0])
     side.reader = found[1]
 
