@@ -222,6 +222,8 @@ class Backend:
             return
         record = self.store.record(task.run_id)
         check_paths(record.spec, self.readable_folders(record.owner))  # an imported run may name any path
+        if isinstance(task, Measurement) and self.speeds.known:
+            task = replace(task, speed=self.speeds.speed())  # or its process would time the machine again
         load, planned = MACHINE_LOAD.load(), list[PlannedStep]()
 
         def plan(head: RunResult, seconds_of_layers: float) -> Sequence[PlannedStep]:

@@ -20,7 +20,7 @@ from senseapp.records.spec import RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.job_progress import JobControl, PlannedStep
 from senseapp.server.leaderboard import headline
-from senseapp.server.machine import time_convolutions
+from senseapp.server.machine import MachineSpeed, time_convolutions
 from senseapp.server.process.requester import model_limits, num_bytes
 from senseapp.server.tasks import RunObserver, RunTask, TaskContext
 from senseapp.server.time_estimate import Workload
@@ -41,12 +41,14 @@ class Measurement(RunTask):
         first_file_seconds: longest predicted time of the file of the original weights in int8 on this machine, with
             which it is made after the estimates and before the layers; 0: it is not made here.
         here: whether this machine measures, even if there is a cluster.
+        speed: of this machine, where it was timed.
     """
 
     run_id: str
     spec: RunSpec
     first_file_seconds: float = 0.0
     here: bool = False
+    speed: MachineSpeed | None = None
 
     @property
     def most_bytes(self) -> float:
@@ -124,7 +126,7 @@ class Measurement(RunTask):
 
     def _first_file(self, context: TaskContext, so_far: RunResult) -> None:
         """Make the file of the original weights in int8, if that is quick; one that fails is tried after the run."""
-        speed, profile = time_convolutions(), so_far.profile
+        speed, profile = self.speed or time_convolutions(), so_far.profile
         seconds = Workload(spec=self.spec, profile=profile, num_images=so_far.num_samples, speed=speed).file()
         if sum(seconds.values()) > self.first_file_seconds:
             return

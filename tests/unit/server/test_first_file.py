@@ -94,6 +94,15 @@ def test_it_is_not_made_where_it_takes_long_or_none_is_wanted(made, tmp_path, se
     assert not any("8-bit file" in each for each in events.found)
 
 
+def test_a_run_that_is_told_the_speed_does_not_time_the_machine(made, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(execution, "time_convolutions", lambda: pytest.fail("timed again"))
+    folder = RunFolder(tmp_path / "run")
+    folder.make()
+    context = TaskContext(folder=folder, observer=Events(), open_session=FakeEngine())
+    Measurement(run_id="run", spec=SPEC, first_file_seconds=LONG, speed=fake_calibration()).carry_out(context)
+    assert len(folder.candidates()) == 1
+
+
 @pytest.mark.parametrize("failure", ["memory", "other"])
 def test_one_that_fails_leaves_the_run_complete(made, tmp_path, failure) -> None:
     made.append(failure)
