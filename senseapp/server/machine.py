@@ -139,13 +139,13 @@ class MachineSpeed:
     seconds_per_call: float
 
 
-_TIMED_SECONDS, _SPANS, _REST_SECONDS = 0.02, 20, 0.1  # of each call, in spans with a rest after them
+_TIMED_SECONDS, _SPANS, _REST_SECONDS = 0.02, 12, 0.04  # of each call, in spans with a rest after them
 _THREADS_HELP = 0.7  # power of their number by which threads speed a convolution up
 
 
 @cache
 def time_convolutions() -> MachineSpeed:
-    """Time a large and a tiny convolution and a norm within about three seconds, once in a process.
+    """Time a large and a tiny convolution and a norm within about a second, once in a process.
 
     In one thread and in seconds of the processor, so that what else runs here does not count.
     """
