@@ -181,7 +181,7 @@ def verdict(subject: str, chosen: PreparationTrial, own: PreparationTrial, num_t
         )
     if own.correct is None and num_tried > 1:
         images = plural(own.num_images, "image")
-        return f"{subject}: {own.title} is assumed: {images} without labels do not decide between {num_tried} ways."
+        return f"{subject}: {own.title}, only assumed: {images} without labels do not decide between {num_tried} ways."
     other = (
         f"no other of {num_tried} ways is clearly better" if num_tried > 1 else "that is good enough to try no other"
     )

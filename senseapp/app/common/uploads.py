@@ -1,5 +1,6 @@
 """Uploaded files: on disk before a page sees them, or copied there where a server of another kind kept them."""
 
+import filecmp
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -196,7 +197,15 @@ def _packed(uploaded: list[UploadedFile], loose: LooseFiles, held: Path | None) 
             "zip."
         )
     new = list(map(store_upload, uploaded))
-    parts = new if held is None else [held, *new]
+    parts = [] if held is None else [held]
+    for path in tuple(new):
+        if any(path.name == one.name and filecmp.cmp(path, one, shallow=False) for one in parts):  # sent twice
+            new.remove(path)
+            backend.service().inputs.discard_upload(path)
+        else:
+            parts.append(path)
+    if held is not None and not new:
+        return held
     try:
         packed = _named(zip_files(backend.service(), parts), _archive_name([path.name for path in parts], loose))
     except SenseError:
