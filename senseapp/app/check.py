@@ -47,7 +47,7 @@ _UPLOAD, _RUN = "Upload a file", "From a run"
 _WHOSE = (
     md("Both files answer the same images. Take others than those that the compressed file was made with."),
     md(":material/warning: **The images of the run**: answers on them look better than on new ones. Upload others."),
-    md(":material/info: **The images of the run**: those that it held out are taken; the file was made without them."),
+    md(":material/info: **The images of the run**: where it held enough of them out, these alone are taken."),
 )
 """Said of images of others than the run of the file, of its own, and of those that it held out."""
 

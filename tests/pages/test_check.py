@@ -244,7 +244,7 @@ def test_a_run_and_its_file_are_found_beside_a_namesake(
         app.run()
     assert asked[-1].title == "demo: .onnx file in 8-bit numbers against demo"
     assert asked[-1].own_images == NUM_IMAGES
-    assert "**The images of the run**: those that it held out are taken" in texts(app)
+    assert "**The images of the run**: where it held enough of them out" in texts(app)
     app.button_group(key="analyze.data.source").set_value("None").run()
     app.button(key="check.start").click().run()
     assert asked[-1].own_images == 0  # other images than those of the run
