@@ -269,8 +269,8 @@ class _PreparationSearch:
         labels, orders = self._runs.classes.labels, self._runs.classes.orders
         if labels is None:
             yield (
-                "There are no labels, so the preprocessing is a guess, by how much the answers tell: more, where they "
-                "are surer and vary more. A few dozen labelled images would decide."
+                "There are no labels, so the preprocessing is a guess: ways are compared by how much the answers tell, "
+                "which is more where they are surer and vary more. A few dozen labelled images would decide."
             )
         elif orders and orders[-1].words == AS_FOUND:
             judged = int(judging(labels).sum())

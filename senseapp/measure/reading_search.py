@@ -192,7 +192,8 @@ class _ReadingSearch(ReadingChoices):
         best = max(found, key=lambda each: each.value)
         width = (one.reader.num_classes if one.reader else 0) or self.model.num_classes
         as_found = scored_as_found(self.task, best, outputs, images, width)
-        yield from () if as_found is None else (as_found,)
+        if as_found is not None:
+            yield as_found
 
     def _readers(self, raws: Sequence[object], *, every: bool) -> Sequence[OutputReader | None]:
         """Return what may read the outputs of these images; of noise they may have looked otherwise."""

@@ -319,8 +319,7 @@ class _Question:
         if self.goal == "targets":
             return None if one.schedule is None else 0
         if self.goal == "faster":
-            as_quick = min(_time(one), one.figures.time_ratio.low) <= 1 + SAME_TIME
-            return 0 if one.is_faster else 1 if one.is_smaller and as_quick else None
+            return 0 if one.is_faster else 1 if one.is_smaller and (_time(one) <= 1 + SAME_TIME) else None
         as_small = _size(one) <= one.original.file_bytes * (1 + SAME_BYTES)
         return 0 if one.is_smaller else 1 if one.is_faster and as_small else None
 
@@ -392,5 +391,5 @@ class _Question:
         if any(self.rank(one) is not None for one in self.within):
             return f"No file that {self.limit} is clearly better than the original in all that counts."
         if self.goal == "faster":
-            return f"No file that {self.limit} is clearly faster; those that are smaller take longer."
+            return f"No file that {self.limit} is clearly faster; those that are smaller were measured to take longer."
         return f"No file that {self.limit} is clearly smaller; those that are faster are larger."

@@ -126,7 +126,8 @@ CASES = {
     ),
     "only smaller, slower": (
         *([SLOWER], "faster", 0.01, None),
-        "No file that was measured to lose at most 1 point is clearly faster; those that are smaller take longer.",
+        "No file that was measured to lose at most 1 point is clearly faster; those that are smaller were measured to "
+        "take longer.",
     ),
     "targets": (
         *([SMALL, PLAIN, PACKED, STRONG], "targets", 0.01, PLAIN),
