@@ -10,7 +10,7 @@ from senseapp.app.common.state import pick_key
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.records.candidate import Delivery
 from senseapp.records.schedule import Schedule
-from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.deployments import a_candidate, a_judged_candidate, some_figures
@@ -178,6 +178,16 @@ def test_layers_without_a_counterpart_are_named_with_the_reason(app, service, ba
     unmatched = next(frame.value for frame in app.dataframe if "In A" in frame.value and "Layer" in frame.value)
     assert list(unmatched["Layer"]) == [NOT_PRUNABLE]
     assert "Its channels are added" in unmatched["In B"].iloc[0]
+
+
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_why_runs_have_no_metric_in_common_is_said(app, service, backend, pair, monkeypatch, task) -> None:
+    monkeypatch.setattr("senseapp.app.compare.sides.shared_metrics", lambda _: ())
+    other = finish(service, backend, RunSpec(model=ModelSpec(library="timm", name="resnet10t", task=task)))
+    open_compare(app, pair[0], other)
+    alike = task == "classification"
+    assert ("These runs have no metric in common. demo: " in app.info[0].value) is alike
+    assert ("timm/resnet10t: Segmentation: one class per pixel." in app.info[0].value) is not alike
 
 
 def test_four_runs_are_compared_with_the_first(app: AppTest, service: Service, backend: Backend) -> None:

@@ -124,8 +124,14 @@ def choose_metric(sides: Sequence[Side]) -> Metric | None:
     shared = shared_metrics(sides)
     names = [name for name in METRICS if name in shared]
     if not names:
-        does = "; ".join(f"{side.title}: {task_named(side.result.spec.model.task).label}" for side in sides)
-        st.info(f"The networks of these runs do different things. {does}.", icon=":material/info:")
+        tasks = [side.result.spec.model.task for side in sides]
+        if len(set(tasks)) > 1:
+            why, had = "The networks of these runs do different things", [task_named(each).label for each in tasks]
+        else:
+            measured = ([METRICS[name].label for name in METRICS if name in side.metrics] for side in sides)
+            why, had = "These runs have no metric in common", [", ".join(each) for each in measured]
+        facts = "; ".join(f"{side.title}: {each}" for side, each in zip(sides, had, strict=True))
+        st.info(f"{why}. {facts}.", icon=":material/info:")
         return None
     preferred = (shown_metric(sides[0].result), divergence_among(names), names[0])
     usual = next(name for name in preferred if name in names)
