@@ -73,7 +73,7 @@ def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
 def loss_limit(bound: LossBound, *, own_images: int = 0, is_of_run: bool = False) -> CheckedLimit:
     """Return whether the loss is at most what is allowed, with the confidence of its bound.
 
-    ``own_images`` are those among the images that the file was made with, on which it may lose less than on new ones.
+    ``own_images`` are those among the images that the run of the file used, on which it may lose less than on new ones.
     ``is_of_run`` says that Results shows a bound of the same file.
     """
     metric = METRICS[bound.metric]
@@ -81,7 +81,7 @@ def loss_limit(bound: LossBound, *, own_images: int = 0, is_of_run: bool = False
     allowed, images = metric.limit_text(bound.allowed), plural(bound.images, "image")
     said = f"{metric.change_title}: {lost} on {images}, with {100 * bound.confidence:.0f} % certainty at most {upper}"
     own = min(own_images, bound.images)
-    with_own = f" The file was made with {own:,} of these {images}, so it may lose more on new ones." if own else ""
+    with_own = f" The run of this file used {own:,} of these {images}, so it may lose more on new ones." if own else ""
     holds = bound.upper <= bound.allowed
     undecided = not holds and bound.delta <= bound.allowed
     if not undecided:

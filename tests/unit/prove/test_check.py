@@ -102,7 +102,7 @@ def test_weights_of_a_demo_are_checked_against_it(tmp_path: Path, monkeypatch: p
     spec = spec_of(demo, candidate, num_samples=40, own_images=30, candidate_title="Digits: PyTorch weights")
     report = check_files(spec)
     assert report.headline.startswith("Fails: Loss of right answers:")
-    assert "made with 30 of these 40 images, so it may lose more on new ones." in report.headline
+    assert "used 30 of these 40 images, so it may lose more on new ones." in report.headline
     assert report.candidate.name == "Digits: PyTorch weights"
     assert "The size of demo is that of its weights in memory." in report.notes
     del weights["fc.weight"]
