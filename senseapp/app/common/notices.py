@@ -109,11 +109,15 @@ def is_refused(find: Callable[[], object]) -> bool:
 
 def wait_for(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
     """Show ``sentence`` (or what it returns) until ``answer`` returns something or raises, then rerun the page."""
+    is_drawn = False
 
     def wait() -> None:
+        nonlocal is_drawn
         st.caption(md(":material/hourglass_empty: {}", sentence if isinstance(sentence, str) else sentence()))
-        if is_refused(answer) or answer() is not None:
+        # to rerun while the page is drawn would drop a click on a button below
+        if is_drawn and (is_refused(answer) or answer() is not None):
             st.rerun()
+        is_drawn = True
 
     st.fragment(wait, run_every=POLL_SECONDS)()
 
