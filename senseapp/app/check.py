@@ -244,13 +244,13 @@ def _file_of(record: RunRecord) -> _File | None:
 
 def _images(reference: ModelSpec | None) -> tuple[ModelSpec | None, DataSpec | None]:
     """Show the image picker and how the reference reads them; return what is compared."""
-    draft, error = session().draft.data, None
+    draft, error = (session().shown or session().draft).data, None
     if reference is not None:
         try:
             backend.card_of(reference)
         except SenseError as found:
             error = found
-    _, images = choose_images(draft, reference if error is None else None)
+    _, images = choose_images(draft, reference if error is None else None, page="check")
     if reference is not None and error is not None:
         return reference, _unseen(reference, images, error)
     st.markdown(md("## {}", UNDERSTOOD))
@@ -291,7 +291,7 @@ def _limits(task: Task) -> tuple[float | None, float | None]:
         step=0.1,
         placeholder="no limit",
         **kept("check.time"),
-        help="Median of calls in turns, on one thread of this machine.",
+        help="Median of calls in turns, on one core of this machine.",
     )
     return drop / metric.factor, time
 

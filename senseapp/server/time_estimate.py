@@ -83,17 +83,17 @@ def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COU
 
 
 Steps: TypeAlias = Mapping[StepTitle, tuple[float, float, float, float]]
-# Fitted to the steps of runs of digits, photographs and the detector on three quiet machines.
-_READ: Steps = {StepTitle.READ: (0.25, 0.002, 3.0, 0.0)}
+# Fitted to the steps of runs of digits, photographs and the detector on four machines, with a browser there.
+_READ: Steps = {StepTitle.READ: (0.1, 0.002, 3.0, 0.0)}
 _FILE: Steps = {
-    StepTitle.INT8: (0.6, 0.005, 4.0, 0.0),
-    StepTitle.WEIGHTS: (0.5, 0.0, 17.0, 0.0),
+    StepTitle.INT8: (1.2, 0.005, 4.0, 0.0),
+    StepTitle.WEIGHTS: (0.7, 0.0, 17.0, 0.0),
     StepTitle.OWN: (0.0, 0.003, 3.0, 0.0),
     StepTitle.PARTS: (0.1, 0.003, 6.0, 4.5),
-    StepTitle.TEST: (0.2, 0.015, 14.0, 14.0),
+    StepTitle.TEST: (0.5, 0.015, 14.0, 14.0),
 }
-_WRITE: Steps = {StepTitle.PROOF: (0.4, 0.01, 0.0, 0.0)}
-_FLOAT_TEST: Steps = {StepTitle.TEST: (0.2, 0.01, 4.0, 4.0)}
+_WRITE: Steps = {StepTitle.PROOF: (1.0, 0.01, 0.0, 0.0)}
+_FLOAT_TEST: Steps = {StepTitle.TEST: (0.5, 0.01, 4.0, 4.0)}
 """Of a step: fixed seconds, seconds for each layer, passes over its images, and passes whose answers are compared."""
 _FILE_IMAGES = 384  # that fit and judge a file, at most
 _ANSWER_SECONDS = {"detection": 0.0056}

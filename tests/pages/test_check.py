@@ -49,7 +49,7 @@ def page(app: AppTest) -> AppTest:
 def offer(app: AppTest, files: dict[str, bytes], candidate: str) -> AppTest:
     app.file_uploader[0].upload("float.onnx", files["reference"]).run()
     app.file_uploader[0].upload("int8.onnx", files[candidate]).run()
-    return app.button_group(key="analyze.data.source").set_value("None").run()
+    return app.button_group(key="check.data.source").set_value("None").run()
 
 
 def test_nothing_can_be_started_before_both_files_are_there(page: AppTest, files: dict[str, bytes]) -> None:
@@ -127,7 +127,7 @@ def test_two_checkpoints_are_compared_as_the_architecture_that_a_person_confirms
     next(box for box in page.selectbox if box.label == "Architecture").set_value("timm/resnet10t").run()
     wait_for_card(page)
     page.file_uploader[0].upload("sparse.pth", checkpoint()).run()
-    page.button_group(key="analyze.data.source").set_value("None").run()
+    page.button_group(key="check.data.source").set_value("None").run()
     page.button(key="check.start").click().run()
     assert not page.exception
     (spec,) = asked
@@ -245,7 +245,7 @@ def test_a_run_and_its_file_are_found_beside_a_namesake(
     assert asked[-1].title == "demo: .onnx file in 8-bit numbers against demo"
     assert asked[-1].own_images == NUM_IMAGES
     assert "**The images of the run**: where it held enough of them out" in texts(app)
-    app.button_group(key="analyze.data.source").set_value("None").run()
+    app.button_group(key="check.data.source").set_value("None").run()
     app.button(key="check.start").click().run()
     assert asked[-1].own_images == 0  # other images than those of the run
     assert "The images of the run" not in texts(app)
@@ -305,6 +305,6 @@ def test_a_reference_whose_layers_are_not_read_can_be_checked(unread: Callable[[
     page = unread(UnsupportedModel("An operator is not known."))
     page.file_uploader[0].upload("int8.onnx", b"anything").run()
     assert page.button(key="check.start").disabled  # no demo is known to fit
-    page.button_group(key="analyze.data.source").set_value("None").run()
+    page.button_group(key="check.data.source").set_value("None").run()
     assert "Not shown as the original gets them: An operator is not known." in texts(page)
     assert not page.button(key="check.start").disabled

@@ -68,7 +68,7 @@ def test_each_file_stands_with_its_own_figures_and_its_button(app, task: Deliver
     assert table["A call"][0] == "5.2 ms (5.1 to 5.3)"
     assert table["% of the original's time"][2] == "49 (48 to 50)"
     assert table["Size"][1] == "18.6 MB"
-    for expected in ("on 200 images", "Some CPU with VNNI", "`blocks.0.0.conv_dw`", "1 image a call on 1 thread"):
+    for expected in ("on 200 images", "Some CPU with VNNI", "`blocks.0.0.conv_dw`", "1 image a call on 1 core"):
         assert expected in texts(app)
     [button] = [each for each in app.get("download_button") if each.label.startswith("Get the file that runs")]
     assert button.proto.type == "primary"

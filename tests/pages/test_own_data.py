@@ -70,7 +70,8 @@ LABELS, BOXES, MASKED = "6 images · 6 classes · from a table", "6 images · wi
     ("spec", "rounds", "said"),
     [
         (CLASSIFIER, [PICTURES | TABLE], LABELS),
-        (CLASSIFIER, [ZIP, ZIP, TABLE], LABELS),
+        (CLASSIFIER, [ZIP, TABLE, ZIP], LABELS),
+        (CLASSIFIER, [PICTURES, TABLE, PICTURES], LABELS),
         seldom((CLASSIFIER, [TABLE, PICTURES], LABELS)),
         (DETECTOR, [ZIP | COCO], BOXES),
         seldom((DETECTOR, [COCO, ZIP], BOXES)),
@@ -79,8 +80,8 @@ LABELS, BOXES, MASKED = "6 images · 6 classes · from a table", "6 images · wi
         (SEGMENTER, [PICTURES, MASKS], MASKED),
         seldom((SEGMENTER, [MASKS, PICTURES], MASKED)),
     ],
-    ids=["together", "zip twice then table", "table first", "zip with COCO", "COCO first", "VOC later", "zips of masks",
-         "masks later", "masks first"],
+    ids=["together", "zip again", "pictures again", "table first", "zip with COCO", "COCO first", "VOC later",
+         "zips of masks", "masks later", "masks first"],
 )  # fmt: skip
 def test_own_data_is_taken_in_whatever_way_it_comes(app, service, backend, monkeypatch, spec, rounds, said):
     monkeypatch.setattr(type(backend.cards), "card", lambda *_: ModelCard(profile=profile()))

@@ -172,8 +172,8 @@ def test_every_file_stands_in_one_table_with_its_button(app: AppTest, finished_r
     assert standings == ["recommended", "yes", *2 * ["not clearly smaller or faster"]]
     labels = [each.label for each in app.get("download_button") if each.label.startswith("Get the")]
     assert len(labels) == 4
-    assert "on 1 thread of the processor Some CPU, in turns with the original." in texts(app)
-    assert "Deployment kit (zip)" in [each.label for each in app.get("download_button")]
+    assert "on 1 core of the processor Some CPU, in turns with the original." in texts(app)
+    assert "Everything to run it (zip)" in [each.label for each in app.get("download_button")]
 
 
 def test_the_goal_chooses_among_measured_files_and_the_report_and_runs_follow(app, finished_run, backend) -> None:

@@ -131,7 +131,8 @@ def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:
     name = model.checkpoint.rsplit("/", 1)[-1] or (f"Demo: {demo.network}" if demo else model.title)
     if profile is None:
         return name
-    return f"{name}, {fmt.count(profile.num_params)} parameters, {fmt.plural(len(profile.layers), 'layer')}"
+    parameters = f"{fmt.count(profile.num_params)} parameters, " * expert()
+    return f"{name}, {parameters}{fmt.plural(len(profile.layers), 'layer')}"
 
 
 def images_line(images: DataSpec | None, samples: int | None, available: int | None) -> str:

@@ -59,9 +59,12 @@ def is_at_hand(images: DataSpec) -> bool:
     return not images.name or is_downloaded(images.name) or bool(st.session_state.get(f"{_WANTED}{images.name}"))
 
 
-def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec | None, DataSpec | None]:
+def choose_images(
+    draft: DataSpec, model: ModelSpec | None, *, page: str = "analyze"
+) -> tuple[ModelSpec | None, DataSpec | None]:
     """Show the image picker, prefilled with ``draft``; return the model and the images to measure it on.
 
+    Each ``page`` keeps its own answer to where the images come from; uploads are shared.
     The model is ``model`` itself, or of the task that the labels call for. The images are None while nothing valid is
     chosen.
     """
@@ -74,7 +77,7 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec |
         help="Images like those the model will see. In class folders they also give accuracy; without labels the "
         "output is compared with the original model's.",
         **filled(
-            "analyze.data.source",
+            f"{page}.data.source",
             next((label for label, kind in kinds.items() if kind == draft.kind), labels[0]),  # the demo's are first
         ),
     )

@@ -118,7 +118,7 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate 
     with st.container(horizontal=True, gap="small"):
         if chosen is not None and chosen.runs and chosen.runtime.is_installed:
             offer_file(
-                "Deployment kit (zip)",
+                "Everything to run it (zip)",
                 lambda: owned.work.pack_kit(run_id, chosen, new_file()),
                 f"{_name(run_id, chosen).removesuffix(chosen.suffix)}-kit.zip",
                 is_temporary=True,

@@ -224,6 +224,7 @@ def _unless_forgotten(take: Callable[[], None]) -> Callable[[], None]:
     return taken
 
 
+MARGINS = "95 % intervals (95 of 100 hold the true value)"
 _ABOUT_FIGURES = md(
     "A 95 % interval says where the true change lies, had all images been measured that are like these. Baseline and "
     "compressed model see the same images. With the same seed, the same numbers come out."

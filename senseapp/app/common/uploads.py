@@ -1,6 +1,5 @@
 """Uploaded files: on disk before a page sees them, or copied there where a server of another kind kept them."""
 
-import filecmp
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from streamlit.typing import UploadedFile
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import session
-from senseapp.app.uploads.registry import IncomingFile, suffix_of, upload_registry, zip_files
+from senseapp.app.uploads.registry import IncomingFile, suffix_of, upload_registry, zip_entries, zip_entry, zip_files
 from senseapp.compat.streamlit_internals import free_upload, session_id
 from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
 from senseapp.core.files import storage_errors
@@ -198,12 +197,15 @@ def _packed(uploaded: list[UploadedFile], loose: LooseFiles, held: Path | None) 
         )
     new = list(map(store_upload, uploaded))
     parts = [] if held is None else [held]
+    known = set() if held is None else {zip_entry(held), *zip_entries(held)}
     for path in tuple(new):
-        if any(path.name == one.name and filecmp.cmp(path, one, shallow=False) for one in parts):  # sent twice
+        entry = zip_entry(path)
+        if entry in known:  # sent twice
             new.remove(path)
             backend.service().inputs.discard_upload(path)
         else:
             parts.append(path)
+            known.add(entry)
     if held is not None and not new:
         return held
     try:

@@ -8,7 +8,7 @@ import streamlit as st
 from senseapp.app.common.address import SWITCH, bound, choose
 from senseapp.app.common.download import offer_file
 from senseapp.app.common.expert import expert
-from senseapp.app.common.figure import FigureHead, figure, figure_head, place_of, rows_height
+from senseapp.app.common.figure import MARGINS, FigureHead, figure, figure_head, place_of, rows_height
 from senseapp.app.common.state import session
 from senseapp.app.common.tables import text_table
 from senseapp.app.results.layer_side import choose_layers, layer_panel, layer_side
@@ -28,7 +28,7 @@ from senseapp.views.words.wording import caveat_of, reached_note
 
 READING = "Each layer alone: compress blue ones, spare red ones."
 _FITTED = " A whole file can lose less than a layer here: its weights are fitted to images."
-_INTERVALS = " Lines are 95 % intervals; a ring: no clear loss; grey: too few images to say."
+_INTERVALS = f" Lines are {MARGINS}; a ring: no clear loss; grey: too few images to say."
 _ESTIMATED = " Pale bars are estimates: length and colour may change once they are measured."
 _LONGEST_NAME, _NAME_WIDTH = 21, 150  # characters and pixels of the column of a layer's name
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"

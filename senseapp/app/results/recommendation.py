@@ -11,7 +11,7 @@ import streamlit as st
 from senseapp.app.common import backend, run_guard
 from senseapp.app.common.download import file_button, other_files
 from senseapp.app.common.expert import expert
-from senseapp.app.common.figure import figure
+from senseapp.app.common.figure import MARGINS, figure
 from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.tables import changed_answers
 from senseapp.app.results.layers import READING, bars_figure
@@ -190,7 +190,7 @@ def _timed(candidate: Candidate) -> str:
     where = machine if expert() else f"the processor {re.split(' without | with |,', machine)[0]}"
     return (
         f"Times of {candidate.runtime.file_words}s: {fmt.plural(settings.batch, 'image')} a call on "
-        f"{fmt.plural(settings.threads, 'thread')} of {where}, in turns with the original."
+        f"{fmt.plural(settings.threads, 'core')} of {where}, in turns with the original."
     )
 
 
@@ -259,7 +259,7 @@ def candidates_figure(
         alt_text="; ".join(rows["description"]),
         key=f"recommendation.files.{record.run_id}",
         caveat=caveat_of(result),
-        reading=f"Marks: measured files, with {'95 % intervals' if answer.promise is None else 'what they may lose'}. "
+        reading=f"Marks: measured files, with {MARGINS if answer.promise is None else 'what they may lose'}. "
         "Large: recommended. Pale: not worth taking. Cross: the original.",
         data=rows,
         level=3,

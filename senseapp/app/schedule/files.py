@@ -235,7 +235,7 @@ def _measured(record: Deployment, run_id: str) -> None:
     settings = record.settings
     st.caption(
         f"Measured in {record.runtime.label} on {fmt.plural(record.images, 'image')}, with 95 % intervals. Times are "
-        f"of {fmt.plural(settings.batch, 'image')} a call on {fmt.plural(settings.threads, 'thread')} of this machine "
+        f"of {fmt.plural(settings.batch, 'image')} a call on {fmt.plural(settings.threads, 'core')} of this machine "
         f"({record.machine}), all files in turns; on another processor they differ."
     )
     if record.in_float:

@@ -228,7 +228,7 @@ def _measured(run_id: str, result: RunResult) -> LayerTimes | None:
     levels = (
         "in full precision and in 8 bits" if result.compression.description.sets_bits else "at every level of this run"
     )
-    text = f"Every layer runs in {runtime_words(task.runtime).label} {levels}, one image a call on one thread."
+    text = f"Every layer runs in {runtime_words(task.runtime).label} {levels}, one image a call on one core."
     return outcome_or_offer(
         task, "Time the layers", "these times", key="schedule.times", icon="timer", text=text, kind="primary"
     )

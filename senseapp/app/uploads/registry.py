@@ -5,18 +5,22 @@ import shutil
 import threading
 import time
 import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from senseapp.core.errors import QuotaExceeded, SenseError
 from senseapp.core.files import storage_errors
+from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip
 from senseapp.server.service import Service
 
 _LEAST_STEP_BYTES, _MOST_STEP_BYTES = 128 * 1024, 16 * 1024 * 1024  # reserved at once
+_CHUNK_BYTES = 4 * 1024 * 1024  # read at a time
+_MOST_ZIPS, _MOST_LISTED = 20, 100_000  # zips in one another, as many as files were added; files in one of them
 
 
 Upload = Path | str
@@ -232,3 +236,21 @@ def zip_files(service: Service, files: Sequence[Path]) -> Path:
                 number = seen[path.name]
                 archive.write(path, path.name if number == 1 else f"{path.stem}-{number}{path.suffix}")
     return packed
+
+
+def zip_entry(path: Path) -> tuple[str, int, int]:
+    """Return name, bytes and CRC-32 of a file, as a zip lists them."""
+    with storage_errors("the folder uploads"), path.open("rb") as stream:
+        crc = 0
+        for content in iter(functools.partial(stream.read, _CHUNK_BYTES), b""):
+            crc = zlib.crc32(content, crc)
+        return path.name, stream.tell(), crc
+
+
+def zip_entries(file: Path | IO[bytes], depth: int = _MOST_ZIPS) -> Iterator[tuple[str, int, int]]:
+    """Yield what :func:`zip_entry` says of the files in a zip, and in zips stored in it; none of what is damaged."""
+    with suppress(*ZIP_DAMAGE), closing(ForeignZip(file, most_members=_MOST_LISTED)) as archive:
+        for member in archive.members:
+            yield member.filename, member.file_size, member.CRC
+            if depth and suffix_of(member.filename) == ".zip" and (inner := archive.window(member)) is not None:
+                yield from zip_entries(inner, depth - 1)
