@@ -244,7 +244,7 @@ class LiveRun(RunObserver):
             self._store.update(self._run_id, content_key=content_key)  # for later runs
         self._store.set_state(self._run_id, RunState.RUNNING, done=done, total=total)
         self._control.plan(self._plan(head, predicted_seconds))
-        self._control.measurements(total=total, done=done)
+        self._control.measurements(total=total, done=done, is_resumed=reused is None)
 
     def measured(self, measurement: LayerMeasurement) -> None:
         """Report one measurement, or one estimate; only measurements of layers that are not skipped count as steps."""

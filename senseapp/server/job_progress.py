@@ -140,10 +140,13 @@ class JobControl:
             self._steps = tuple(steps)
         self.check()
 
-    def measurements(self, *, total: int, done: int = 0) -> None:
-        """Report the number of measurements, and how many an earlier attempt finished."""
+    def measurements(self, *, total: int, done: int = 0, is_resumed: bool = False) -> None:
+        """Report the number of measurements, and how many are done, from where the bar of a resumed one goes on."""
         with self._lock:
+            self.move()
             self.total, self.done, self._resumed = total, done, done
+            if is_resumed and done:
+                self.fraction = max(self.fraction, self._share_before(StepTitle.LAYERS, done / total))
         self.check()
 
     def measured(self, detail: str) -> None:
@@ -174,6 +177,13 @@ class JobControl:
         elif not self.doing.startswith(f"{title}: "):
             self.doing = title
         self.detail = SEPARATOR.join(rest)
+
+    def _share_before(self, title: str, share: float) -> float:
+        """Return the share of the planned seconds that lies before this ``share`` of the step ``title``."""
+        seconds = [each.seconds for each in self._steps]
+        place = next((place for place, each in enumerate(self._steps) if each.title == title), len(seconds))
+        done = sum(seconds[:place]) + sum(share * each for each in seconds[place : place + 1])
+        return done / (sum(seconds) or 1.0) if place < len(seconds) else 0.0
 
     def _left(self, now: float) -> float:
         """Return the seconds that the job still takes, as far as is known; above 0."""

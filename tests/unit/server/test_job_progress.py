@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from senseapp.core.steps import StepTitle
 from senseapp.server.job_progress import JobControl, PlannedStep
 from tests.cases import examples
 
@@ -135,6 +136,14 @@ def test_a_better_plan_keeps_the_bar_where_it_is() -> None:
     job.control.plan([PlannedStep(title=each.title, seconds=2 * each.seconds) for each in PLAN])
     assert (job.control.step.title, job.control.fraction) == ("Estimate", before)
     assert job.left() > 1.8 * left
+
+
+def test_the_bar_of_a_resumed_job_goes_on_where_the_measurements_do() -> None:
+    plan = (*PLAN[:3], PlannedStep(title=StepTitle.LAYERS, seconds=15), PLAN[4])
+    for is_resumed, expected in ((True, (25 + 15 * 0.4) / 45), (False, 0.0)):
+        control = Job(plan).control
+        control.measurements(total=10, done=4, is_resumed=is_resumed)
+        assert control.fraction == pytest.approx(expected)
 
 
 def test_the_seconds_left_rise_only_where_clearly_more_are_left():
