@@ -45,8 +45,8 @@ def upload_checkpoint(app: AppTest, name: str, content: bytes) -> AppTest:
     return wait_for_card(app)
 
 
-def upload_images(app: AppTest, name: str, content: bytes) -> AppTest:
-    app.button_group(key="analyze.data.source").set_value("Upload images").run()
+def upload_images(app: AppTest, name: str, content: bytes, *, page: str = "analyze") -> AppTest:
+    app.button_group(key=f"{page}.data.source").set_value("Upload images").run()
     app.file_uploader[0].upload(name, content).run()
     return wait_for_card(app)
 

@@ -242,7 +242,7 @@ def test_a_check_asks_as_well(app: AppTest, asked: list[RunSpec]) -> None:
     app.file_uploader[0].upload("net.onnx", file).run()
     wait_for_card(app)
     app.file_uploader[0].upload("int8.onnx", file).run()
-    upload_images(app, "photos.zip", archive({f"{number}.png": png(number) for number in range(6)}))
+    upload_images(app, "photos.zip", archive({f"{number}.png": png(number) for number in range(6)}), page="check")
     assert not app.exception
     assert app.button(key="check.start").disabled
     button(app, "Use this", 1).click().run()
