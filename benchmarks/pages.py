@@ -15,9 +15,9 @@ from pathlib import Path
 
 from benchmarks.chromium import Tab, browser
 from benchmarks.results import keep
+from senseapp.records.headline import headline
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.leaderboard import headline
 from senseapp.server.settings import LOCAL_OWNER
 from senseapp.store.run_store import RunStore
 from soak.served import served

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from senseapp.cli.compression_arguments import add_compression_arguments
+from senseapp.cli.leaderboard import leaderboard_csv, leaderboard_row, ranked
 from senseapp.cli.output import ProgressBar, phases
 from senseapp.cli.run_arguments import MODES, PUBLISHED, parsed, print_outputs, run_spec_from
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
@@ -18,10 +19,10 @@ from senseapp.core.tables import TableError, decoded_text
 from senseapp.descriptions import SOURCES
 from senseapp.measure.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS
+from senseapp.records.headline import headline
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import AVERAGED, RunSpec
 from senseapp.server.execution import Measurement, cluster_for
-from senseapp.server.leaderboard import headline, leaderboard_csv, leaderboard_row, ranked
 from senseapp.server.outputs import write_outputs
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.tasks import TaskContext, open_local_session

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _levels(text: str | None, results: Sequence[RunResult]) -> list[float]:
     """Return one level for each run, in engine units."""
     if text is None:
-        from senseapp.server.leaderboard import compared_levels
+        from senseapp.records.headline import compared_levels
 
         return compared_levels(results)
     numbers = parse_numbers(text, what="Levels")

@@ -9,7 +9,7 @@ from typing import get_args
 from senseapp.cli.run_arguments import parsed, print_outputs
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import RunMismatch
-from senseapp.server.leaderboard import headline
+from senseapp.records.headline import headline
 from senseapp.server.model_cards import load_card
 from senseapp.server.outputs import write_outputs
 from senseapp.store.distiller import read_distiller_csv

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from senseapp.core.errors import SenseError
 from senseapp.core.steps import Progress, StepTitle
 from senseapp.measure.cluster.cluster import cluster_address
+from senseapp.records.headline import headline
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult, Status, latest
 from senseapp.records.spec import RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.job_progress import JobControl, PlannedStep
-from senseapp.server.leaderboard import headline
 from senseapp.server.machine import MachineSpeed, time_convolutions
 from senseapp.server.process.requester import model_limits, num_bytes
 from senseapp.server.tasks import RunObserver, RunTask, TaskContext

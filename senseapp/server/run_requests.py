@@ -20,11 +20,11 @@ from senseapp.descriptions import CompressionConfig
 from senseapp.metrics import METRICS
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.deployment import LayerTimes
+from senseapp.records.headline import headline
 from senseapp.records.inputs import ImageSurvey, PreparationChoice, PreviewReport, SeenPicture
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.leaderboard import headline
 from senseapp.server.machine import load_engine
 from senseapp.store.layer_times import read_layer_times
 from senseapp.store.run_file import read_run_file

@@ -15,6 +15,7 @@ from senseapp.core.files import home as default_home
 from senseapp.descriptions.targets import TARGETS
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.goal import makes_files
+from senseapp.records.headline import headline
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
@@ -24,7 +25,6 @@ from senseapp.server.backend import Backend, backend_at
 from senseapp.server.checks import Checks
 from senseapp.server.finished_runs import Work
 from senseapp.server.inputs import Inputs
-from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
 from senseapp.server.run_requests import unpack_run_file

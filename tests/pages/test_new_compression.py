@@ -17,11 +17,11 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.formats.plain import read_schedule
 from senseapp.formats.registry import FORMATS
+from senseapp.records.headline import headline
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.leaderboard import headline
 from senseapp.server.outputs import default_targets
 from senseapp.server.run_tasks import Verification
 from senseapp.server.service import Service

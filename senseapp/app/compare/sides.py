@@ -16,9 +16,9 @@ from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, Metric, divergence_among
 from senseapp.records.comparison import BOTH_PARTS, Side, shared_metrics
+from senseapp.records.headline import compared_levels, shown_metric
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
-from senseapp.server.leaderboard import compared_levels, shown_metric
 from senseapp.tasks import task_named
 from senseapp.views.frames.comparison import letter
 from senseapp.views.frames.results import ordered_levels

@@ -16,10 +16,10 @@ from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.view import RunView, usual_view
 from senseapp.core.markdown import md
 from senseapp.records.answers import ChangedAnswers
+from senseapp.records.headline import headline
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
-from senseapp.server.leaderboard import headline
 from senseapp.views.charts.layers import marked
 from senseapp.views.frames.files import range_question
 from senseapp.views.words import format as fmt

@@ -22,13 +22,13 @@ from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, pays
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
+from senseapp.records.headline import headline
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.resolution import baseline_warning, preparation_doubt
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
-from senseapp.server.leaderboard import headline
 from senseapp.views.charts.layers import marked
 from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
 from senseapp.views.frames import files

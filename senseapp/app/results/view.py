@@ -14,9 +14,9 @@ from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.state import pick, pick_key, picked_layer
 from senseapp.descriptions import CompressionDescription
 from senseapp.metrics import Metric
+from senseapp.records.headline import headline_level, shown_metric
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
-from senseapp.server.leaderboard import headline_level, shown_metric
 from senseapp.views.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.views.words.wording import compression_text, provenance_text
 

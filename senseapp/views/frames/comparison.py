@@ -10,10 +10,10 @@ import pandas as pd
 from senseapp.metrics import METRICS, Metric, number_text
 from senseapp.prove.decision import Decision
 from senseapp.records.comparison import BOTH_PARTS, Comparison, MatchedLayer, Side
+from senseapp.records.headline import shown_metric
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import opening_level
-from senseapp.server.leaderboard import shown_metric
 from senseapp.views.frames.results import change_figures, row_name
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES, caveat_of, compression_text

@@ -16,10 +16,10 @@ from senseapp.prove.decision import Decision, usual_decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.check import CheckReport
+from senseapp.records.headline import headline, headline_level, shown_metric
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import baseline_warning, everyday
 from senseapp.records.schedule import Schedule, ValidationResult
-from senseapp.server.leaderboard import headline, headline_level, shown_metric
 from senseapp.views.charts.axes import picture_svg
 from senseapp.views.charts.layers import drop_domain, marked, sensitivity_bars
 from senseapp.views.frames.results import at_level, measurement_frame

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from senseapp.cli.leaderboard import leaderboard_csv, leaderboard_row
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import csv_text, matcher, part_of_name, plain_cell, safe_cell, without_flags
 from senseapp.formats.plain import CSV, read_schedule
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from senseapp.server.leaderboard import leaderboard_csv, leaderboard_row
 from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import read_distiller_csv
 from tests.cases import examples

@@ -9,10 +9,10 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import InvalidFile, InvalidSpec, UnknownModel
 from senseapp.core.markdown import as_written
 from senseapp.networks.sources.load import load_model
+from senseapp.records.headline import headline
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.leaderboard import headline
 from senseapp.solve.methods import make_schedule
 from senseapp.store.distiller import can_be_distiller_csv, notes_on_names, read_distiller_csv, write_distiller_csv
 from tests.distiller_tables import ROWS, TABLE, table

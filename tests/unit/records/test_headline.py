@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.records.headline import headline, headline_level
 from senseapp.records.measurement import Status
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.leaderboard import headline, headline_level
 from senseapp.views.charts.layers import marked
 from senseapp.views.frames.results import at_level, measurement_frame
 from tests.fake_session import a_change, a_measurement

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from senseapp.cli.leaderboard import ALLOWED_DROP, leaderboard_csv, leaderboard_row, ranked
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.leaderboard import ALLOWED_DROP, leaderboard_csv, leaderboard_row, ranked
 from senseapp.solve.trade_off import trade_off
 from tests.fake_session import LAYERS, a_change, a_measurement, a_result
 
