@@ -12,6 +12,7 @@ from senseapp.views.frames.files import OURS, PROPORTIONAL, RUNS, UNIFORM
 from senseapp.views.palette import ACCENT, CATEGORIES, DASHES, INK
 
 _HEIGHT = 230  # pixels: low, since the answer stands above it
+_TICKS = 5  # about so many: where labels have no room, Vega leaves out every second one, also the last
 _AXES = {
     "megabytes": alt.Axis(  # sizes in the units of the words beside it
         title="Size on disk",
@@ -48,7 +49,9 @@ def candidates_chart(
     values = pd.concat([shown["low"], shown["high"], shown["value"], originals["value"]])
     ends = [float(values.min()), float(values.max())]
     # its title above it: beside it, a low chart would cut it
-    axis = alt.Axis(title=y_title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8)
+    axis = alt.Axis(
+        tickCount=_TICKS, title=y_title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8
+    )
     axis.labelExpr = "format(datum.value, '~r')"  # of one value, Vega would write 100.000000
     legend = alt.Legend(orient="top", title=None, columns=1, labelLimit=420, symbolStrokeWidth=0)
     shapes = alt.Scale(domain=RUNS[::-1], range=["circle", "triangle-up"])
@@ -58,7 +61,7 @@ def candidates_chart(
         across = alt.Scale(domain=[0, 1.25 * max(1.0, float(shown["times"].max()))], clamp=True)
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", axis=_AXES[against], scale=across),
-        y=alt.Y("value:Q", axis=axis, scale=value_scale(y_title, domain=ends, nice=True, zero=False, clamp=True)),
+        y=alt.Y("value:Q", axis=axis, scale=value_scale(y_title, domain=ends, nice=_TICKS, zero=False, clamp=True)),
         color=alt.Color("run:N", scale=side_scale(runs), legend=legend if len(runs) > 1 else None),
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )

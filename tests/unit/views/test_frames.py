@@ -186,7 +186,7 @@ def test_the_axis_of_answers_ends_where_files_and_their_intervals_do() -> None:
     original = pd.DataFrame({"value": [46.3], "megabytes": 2})
     drawn = candidates_chart(rows, against="megabytes", y_title="Detection score (%)", originals=original)
     scales = [part["encoding"]["y"].get("scale") for part in drawn.to_dict()["layer"]]
-    assert scales[1] == {"domain": [45.5, 47.4], "nice": True, "zero": False, "clamp": True}
+    assert scales[1] == {"domain": [45.5, 47.4], "nice": 5, "zero": False, "clamp": True}
 
 
 def test_files_of_weights_have_a_mark_of_their_own_and_a_legend_where_there_are_any() -> None:
