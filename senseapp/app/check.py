@@ -98,14 +98,17 @@ def check_form() -> None:
             own_wanted=candidate.run.spec.sensitivity.num_samples if candidate.run is not None else None,
             own_seed=candidate.run.spec.sensitivity.seed if candidate.run is not None else 0,
         )
+    reason = "" if spec else session().complaint or "Choose both files and images."
     pressed = st.button(
         "Check",
         type="primary",
         icon=":material/fact_check:",
         key="check.start",
         disabled=spec is None,
-        help=None if spec else session().complaint or "Choose both files and images.",
+        help=reason or None,
     )
+    if reason:
+        st.caption(reason)
     if pressed and spec is not None:
         with errors_here():
             st.query_params[PARAMETER] = backend.service().checks.start(spec)

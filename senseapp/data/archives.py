@@ -112,16 +112,15 @@ class ZipSource(PictureSource):
         for member in archive.members:
             name = safe_member_name(member.filename, title)
             if member.is_dir():
-                if name:
+                if name and not depth:
                     self.contents.add_folder(name)
             elif stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
                 self.contents.links += 1
             elif name and (inner := self._opened_inside(archive, name, member, depth)) is not None:
                 stem = name[: -len(".zip")]
                 folder = f"{stem}/" if stem.casefold() in LABEL_FOLDERS else ""
-                yield from (
-                    (folder + each, position) for each, position in self._listed(inner, printable(name), depth + 1)
-                )
+                inside = _unwrapped(list(self._listed(inner, printable(name), depth + 1)))
+                yield from ((folder + each, position) for each, position in inside)
             elif name:
                 self._files.append((archive, member))
                 yield name, len(self._files) - 1
@@ -168,6 +167,19 @@ class ZipSource(PictureSource):
             raise Unreadable(str(error)) from error
         except _DAMAGE as error:
             raise Unreadable("damaged in the archive") from error
+
+
+def _unwrapped(files: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return files of an archive without the folders around those of all its pictures.
+
+    >>> _unwrapped([("digits/0/a.png", 0), ("digits/1/b.png", 1), ("digits/labels.csv", 2)])
+    [('0/a.png', 0), ('1/b.png', 1), ('labels.csv', 2)]
+    """
+    pictures = [name for name, _ in files if Path(name).suffix.lower() in PICTURE_SUFFIXES]
+    tops = {name.partition("/")[0] for name in pictures}
+    if len(tops) != 1 or any(name.count("/") < 2 for name in pictures):
+        return files
+    return _unwrapped([(name.removeprefix(f"{min(tops)}/"), position) for name, position in files])
 
 
 def _named_apart(files: Iterable[tuple[str, int]], masks: Collection[int]) -> dict[str, int]:

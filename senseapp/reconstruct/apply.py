@@ -16,7 +16,7 @@ from senseapp.core.errors import InvalidSchedule, MeasurementFailed
 from senseapp.descriptions import DENSE_BITS, BudgetKind, CompressionConfig, Effect, all_descriptions, get
 from senseapp.networks.profile import acting_zero_share, profile_model
 from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import Schedule, ScheduleEntry, check_schedule
+from senseapp.records.schedule import ROUNDED_INPUTS, Schedule, ScheduleEntry, check_schedule
 from senseapp.solve.curves import weight_bytes
 
 
@@ -148,7 +148,7 @@ def _with_weights(
         if prepared.inputs is not None:
             inputs.append(prepared.inputs)
     if inputs:
-        notes.append("Inputs of layers are rounded while measuring; a file of weights does not hold that.")
+        notes.append(ROUNDED_INPUTS)
     return replace(
         applied,
         reached=tuple(reached),

@@ -47,11 +47,9 @@ class Promise:
         if self.metric:
             check_promisable(self.metric)
 
-    @property
-    def text(self) -> str:
-        """The promise behind "lose": ``at most 1 point, with 95 % certainty``."""
-        share = METRICS[self.metric or "top1"]  # every share counts its losses in points
-        return f"at most {share.limit_text(self.most)}, with {self.certainty}"
+    def text(self, metric: str = "top1") -> str:
+        """Return it behind "lose", of a share such as ``metric``: ``at most 1 point, with 95 % certainty``."""
+        return f"at most {METRICS[self.metric or metric].limit_text(self.most)}, with {self.certainty}"
 
     @property
     def certainty(self) -> str:
@@ -154,8 +152,8 @@ def shortfall(candidates: Sequence[Candidate], promise: Promise) -> str:
     best = min(known, key=lambda each: found[each.file].bound)
     images, bound, needed = _words(found[best.file], promise)
     return (
-        f"No file is shown to lose {promise.text}. What can be promised with these {images} is at most {bound}: "
-        f"{best.made_of}. {needed}"
+        f"No file is shown to lose {promise.text(best.metric)}. What can be promised with these {images} is at most "
+        f"{bound}: {best.made_of}. {needed}"
     )
 
 
@@ -166,7 +164,7 @@ def refusal(verdict: Verdict, promise: Promise) -> str:
     if not verdict.is_known:
         return f"Nothing can be promised of it without unseen images: it takes {needed_text(promise)}."
     images, bound, needed = _words(verdict, promise)
-    return f"It is not shown to lose {promise.text}: {images} bound its loss by {bound}. {needed}"
+    return f"It is not shown to lose {promise.text()}: {images} bound its loss by {bound}. {needed}"
 
 
 def needed_text(promise: Promise) -> str:
@@ -184,7 +182,7 @@ def too_few(images: int, promise: Promise) -> str:
     if best <= promise.most:
         return ""
     return (
-        f"To lose {promise.text}, takes {needed_text(promise)}. On the {plural(images, 'unseen image')} of this run "
+        f"To lose {promise.text()}, takes {needed_text(promise)}. On the {plural(images, 'unseen image')} of this run "
         "even a file that loses none is, as the first one tested, only shown to lose at most "
         f"{100 * math.ceil(1000 * best) / 1000:.1f} points."
     )

@@ -72,9 +72,9 @@ class Recommendation:
     def evidence(self) -> str:
         """The measurement behind the recommendation: images, interval, and the loss of the uniform schedule."""
         view, loss = METRICS[self.metric], self.loss
-        if loss is None:
+        if loss is None or self.validation is None:
             return self._mildest(view)
-        where = images_text(loss.num_samples, held_out=self.held_out)
+        where = images_text(loss.num_samples, held_out=self.held_out) + self.validation.also_rounded
         allowed = number_text(view.factor * self.allowed_drop, digits=view.digits)
         interval = view.interval_text(loss.ci_low, loss.ci_high)
         uniform = self.uniform_loss

@@ -160,6 +160,10 @@ class RepairStep:
     kept: bool = False
 
 
+ROUNDED_INPUTS = "Inputs of layers are rounded while measuring; a file of weights does not hold that."
+"""Note on a schedule that was measured like this."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
     """A schedule applied and measured, beside the uncompressed model and a uniform schedule of equal cost.
@@ -200,6 +204,11 @@ class ValidationResult:
     steps: tuple[RepairStep, ...] = ()
     tried: int = 1
     held_out: bool = True
+
+    @property
+    def also_rounded(self) -> str:
+        """What else was compressed than files of weights hold, to follow the number of images; empty for nothing."""
+        return ", with inputs of layers rounded too" if ROUNDED_INPUTS in self.notes else ""
 
     @property
     def keeps_repair(self) -> bool:

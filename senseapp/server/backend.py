@@ -249,6 +249,9 @@ class Backend:
             word = "Run" if isinstance(task, Measurement) else type(task).__name__
             _log.info("%s of %s begins", word, record.spec.model.title)
             control.plan(self._first_plan(record, task, context.folder, load))
+            done, total = self.store.progress(record.run_id)
+            if isinstance(task, Measurement) and done:
+                control.measurements(total=total, done=done, is_resumed=True)
             self._carry_out(task, context, device=record.spec.sensitivity.device)
             if isinstance(task, Measurement):
                 result = context.folder.load_result()

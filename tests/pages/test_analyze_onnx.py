@@ -77,7 +77,7 @@ def test_the_size_of_images_is_chosen_where_the_file_leaves_it_free(analyze: App
     assert box.value == 0  # by the images
     box.set_value(64).run()
     wait_for_card(analyze)
-    assert "input `images` 1 × 3 × 64 × 64" in texts(analyze)
+    assert "input `images` 1 × 3 × any × any" in texts(analyze)
     assert started(analyze, service).img_size == 64
 
 

@@ -168,9 +168,9 @@ def _found(report: OnnxReport) -> Markdown:
     outputs = [code(name) + md(" {}", fmt.shape(facts[name].shape)) for name in report.outputs]
     is_free = report.batch is None and 0 in report.free_axes
     batch = "any number of images" if is_free else f"{fmt.plural(report.input_shape[0], 'image')} at a time"
-    batch += ", or any other size" * report.is_size_free
+    sizes = ["any" if axis and axis in report.free_axes else size for axis, size in enumerate(report.input_shape)]
     parts = [
-        md("input ") + code(report.input_name) + md(" {}, {}", fmt.shape(report.input_shape), batch),
+        md("input ") + code(report.input_name) + md(" {}, {}", fmt.shape(sizes), batch),
         md("output ") + md(" and ").join(outputs),
     ]
     return md("Read from the file: ") + md(" · ").join(parts)

@@ -142,8 +142,5 @@ def progress_bar(snapshot: JobSnapshot) -> None:
 
 
 def percent_done(snapshot: JobSnapshot) -> str:
-    """Return how much of a job is done, never rounded up; with a decimal where a percent takes seconds."""
-    left = snapshot.remaining_seconds or 0.0
-    # A percent takes three seconds at the present pace, or may take long, as a last step is longer than was predicted.
-    digits = 1 if left > 300 * (1 - snapshot.fraction) or snapshot.fraction > 0.9 else 0
-    return fmt.percent(math.floor(snapshot.fraction * 10 ** (2 + digits)) / 10 ** (2 + digits), digits=digits)
+    """Return how much of a job is done, never rounded up; with a decimal, as a percent may take seconds."""
+    return fmt.percent(math.floor(1000 * snapshot.fraction) / 1000, digits=1)

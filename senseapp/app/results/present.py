@@ -8,7 +8,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.account import link_of, qr_code, works_elsewhere
 from senseapp.app.common.address import bound, named
-from senseapp.app.common.run_guard import require_result, run_line
+from senseapp.app.common.run_guard import decided, require_result, run_line
 from senseapp.app.common.state import go_to
 from senseapp.app.common.tables import changed_pictures
 from senseapp.app.results import recommendation
@@ -63,9 +63,16 @@ def _screens(record: RunRecord, result: RunResult) -> list[Callable[[], None]]:
         screens.append(partial(_bars, view))
     if (found := backend.recommendation_of(run_id)) is not None and found.tried:
         screens.append(partial(_range, run_id, found, result))
-    if (changed := recommendation.recommended_changes(run_id)) is not None:
+    if (changed := recommendation.recommended_changes(run_id)) is not None and _is_of_the_answer(record, found):
         screens.append(partial(_pictures, run_id, changed))
     return [*screens, partial(_how_it_is_known, record, result)]
+
+
+def _is_of_the_answer(record: RunRecord, found: Recommendation | None) -> bool:
+    """Return whether the file of the first screen is made by the tested schedule, and as it was tested."""
+    choice = decided(record, backend.service().work.candidates(record.run_id)).choice
+    is_tested = found is not None and found.validation is not None and not found.validation.also_rounded
+    return is_tested and choice is not None and choice.schedule is not None
 
 
 _KEYS = (
@@ -128,7 +135,7 @@ def _how_it_is_known(record: RunRecord, result: RunResult) -> None:
             st.caption("Only you can open this link. Share the run on Runs for one that everybody can follow.")
     text.markdown(
         f"Each of {fmt.plural(len(result.profile.layers), 'layer')} was compressed alone, and the loss measured on "
-        f"{fmt.plural(result.num_samples, 'image')}. Every file was then made and measured whole."
+        f"{fmt.plural(result.num_samples, 'image')}. Every file was made and measured whole."
     )
     text.markdown(md("**{}**", headline(result)))
     text.caption(md("{}  \n{}", run_line(record), provenance_line(result)))

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import pandas as pd
@@ -18,6 +18,7 @@ from senseapp.app.results.layers import READING, bars_figure
 from senseapp.app.results.trials import device_report, try_picture
 from senseapp.app.results.view import layers_are_open, usual_view
 from senseapp.core.markdown import md
+from senseapp.core.texts import listed
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, pays
 from senseapp.records.answers import ChangedAnswers
@@ -28,6 +29,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.resolution import baseline_warning, preparation_doubt
+from senseapp.records.schedule import ROUNDED_INPUTS
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.views.charts.layers import marked
 from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
@@ -176,10 +178,19 @@ def files_section(record: RunRecord, result: RunResult) -> None:
         "opened_by": "What for",
     }
     st.markdown(markdown_table([*heads.values()], files.candidates_frame(candidates, answer)[[*heads]].to_numpy()))
-    for line in dict.fromkeys([files.JUDGED_FOR[asked.goal], *map(_timed, candidates)]):
+    for line in dict.fromkeys([files.JUDGED_FOR[asked.goal], *_judged(candidates), *map(_timed, candidates)]):
         st.caption(line)
     other_files(record.run_id, candidates, None if asked.goal == "targets" else answer.choice)
     device_report(record, candidates)
+
+
+def _judged(candidates: Sequence[Candidate]) -> Iterator[str]:
+    """Yield on which images the answers of all files were judged, or of which of them."""
+    files_on: dict[str, list[str]] = {}
+    for each in candidates:
+        files_on.setdefault(each.measured_on, []).append(each.made_of)
+    for images, names in files_on.items():
+        yield f"Answers on {images}{': ' + listed(names) if len(files_on) > 1 else ''}."
 
 
 def _timed(candidate: Candidate) -> str:
@@ -211,6 +222,8 @@ def schedule_section(record: RunRecord, result: RunResult) -> None:
     recommendation_figure(run_id, found, result)
     if (changed := recommended_changes(run_id)) is not None:
         st.markdown(md("## Which answers does the tested schedule change?"))
+        if found.validation is not None and found.validation.also_rounded:
+            st.caption(ROUNDED_INPUTS)
         changed_answers(changed, key=f"recommended.{run_id}")
 
 

@@ -111,10 +111,10 @@ def _proven_line(validation: ValidationResult, result: RunResult) -> Markdown:
     change = change_in(validation.kept_changes, view.name)
     if change is None:
         return md("Checked.")
-    repaired = f", after {validation.repair_words[0]}" if validation.keeps_repair and expert() else ""
+    repaired = f", after {validation.repair_words[0]}" if validation.keeps_repair else ""
     interval = view.interval_text(change.ci_low, change.ci_high)
     loss = f"{view.change_inside} {view.change_text(change.delta)} (95 % interval {interval})"
-    images = images_text(change.num_samples, held_out=validation.held_out) + repaired
+    images = images_text(change.num_samples, held_out=validation.held_out) + validation.also_rounded + repaired
     return md(":material/check_circle: **Measured**: {} on {}.", loss, images)
 
 

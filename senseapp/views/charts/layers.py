@@ -19,13 +19,15 @@ _MARGIN, _ROOM_FOR_WORDS = 0.03, 0.2  # of the range, on the left; on the right,
 def marked(rows: pd.DataFrame) -> pd.DataFrame:
     """Add ``extreme`` to the rows of a level: :data:`EXTREMES` at its largest and smallest drop, else empty.
 
-    Where some are measured, estimates are no extremes, and what cannot be told from zero is not the largest.
+    Where some are measured, estimates are no extremes, and neither is what lies within them; what cannot be told from
+    zero is not the largest.
     """
     words, known = {}, _measured_if_any(rows)
     if len(known) > 1:
-        most = known["drop"].idxmax()
+        most, least = known["drop"].idxmax(), known["drop"].idxmin()
         if not known["unclear"].astype(bool)[known.index == most].any():
-            words = {known["drop"].idxmin(): EXTREMES[1], most: EXTREMES[0]}
+            words = {least: EXTREMES[1]} if known["drop"].min() <= rows["drop"].min() else {}
+            words |= {most: EXTREMES[0]} if known["drop"].max() >= rows["drop"].max() else {}
     return rows.assign(extreme=[words.get(index, "") for index in rows.index])
 
 

@@ -169,6 +169,7 @@ def schedule_frame(schedule: Schedule, result: RunResult, view: Metric | None = 
     metric, scale = view or everyday(result, schedule.metric), result.compression.scale
     alone = {str(row["layer"]): row for row in _at_opening_level(result, metric).to_dict("records")}
     usual = median([float(row["drop"]) for row in alone.values()] or [0.0])
+    fragile = max(float(metric.shown(metric.notable)), 2 * usual)
     mixed, parts = is_mixed(schedule, result), dict[str, list[ScheduleEntry]]()
     for entry in schedule.entries:
         parts.setdefault(entry.layer, []).append(entry)
@@ -193,7 +194,7 @@ def schedule_frame(schedule: Schedule, result: RunResult, view: Metric | None = 
                 "drop_text": f"{named_change(metric, own['change_text'])} at {own['level_text']}" if own else "–",
                 "damage_text": metric.change_text(entry.predicted_damage),
                 "description": f"{layer}: {text}",
-                "reason": _reason(entry, result, loss=float(own["drop"]) if own else None, usual=usual),
+                "reason": _reason(entry, result, loss=float(own["drop"]) if own else None, fragile=fragile),
             }
         )
     return pd.DataFrame(rows)
@@ -229,19 +230,20 @@ def reasons_text(rows: pd.DataFrame) -> str:
     return " ".join(f"{str(reason).capitalize()}: {first_names(list(names), 3)}." for reason, names in reasons)
 
 
-def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usual: float) -> str:
-    """Return why a layer is left alone, from its ``loss`` alone and that of the median layer; empty for the others."""
+def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, fragile: float) -> str:
+    """Return why a layer is left alone, from its ``loss`` alone, which is ``fragile`` or less; empty for the others."""
     if not _is_left_alone(entry, result):
         return "locked" if entry.locked else ""
     if entry.locked:
         return "locked by you"
     if loss is None:
         return "cannot be pruned" if result.compression.description.removes_channels else "not measured"
+    if loss > fragile:
+        return "too fragile"
     num_params = {layer.name: layer.num_params for layer in result.profile.layers}
     weights = sum(num_params.get(name, 0) for name in entry.members)
-    if weights < 0.5 * sum(num_params.values()) / max(1, len(num_params)):  # half of an even share
-        return "little to gain (few weights)"
-    return "too fragile" if loss > 2 * usual else "not needed for the target"
+    is_small = weights < 0.5 * sum(num_params.values()) / max(1, len(num_params))  # half of an even share
+    return "little to gain (few weights)" if is_small else "not needed for the target"
 
 
 def _at_opening_level(result: RunResult, view: Metric) -> pd.DataFrame:

@@ -95,7 +95,7 @@ def ordinal(place: int) -> str:
     return f"{place}{'th' if place % 100 in (11, 12, 13) else endings.get(place % 10, 'th')}"
 
 
-def shape(sizes: Sequence[int]) -> str:
+def shape(sizes: Sequence[int | str]) -> str:
     """Return the sizes of a tensor: ``64 × 3 × 7 × 7``."""
     return " × ".join(str(size) for size in sizes) or "–"
 

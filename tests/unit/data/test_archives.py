@@ -13,6 +13,7 @@ import pytest
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.data.archives import open_archive
+from senseapp.data.arrangement import arrange
 from senseapp.data.contents import ArchiveLimits, Unreadable, are_same_images
 from senseapp.records.spec import DataSpec
 from tests.pictures import class_files, png, write_tar, write_zip
@@ -122,6 +123,14 @@ def test_zips_in_a_zip_are_read_as_one(tmp_path, parts, expected):
     assert {source.read(entry) for kind in (listing.pictures, listing.tables) for entry in kind.values()} == {
         content for files in made for content in files.values()
     }
+
+
+def test_class_folders_of_an_archive_inside_are_those_that_it_has_alone(tmp_path):
+    pictures = {f"digits/{name}/{number}.png": png(number) for number in range(2) for name in "01"}
+    inner = zipped(tmp_path, {"digits/": b"", "digits/labels.txt": b"", **pictures})
+    source = open_archive(write_zip(tmp_path / "all.zip", {"digits.zip": inner, "0/2.png": png(2)}))
+    found = arrange(source)
+    assert (found.layout, len(found.entries), found.notes) == ("class folders", 5, ())
 
 
 def test_masks_may_come_as_an_archive_of_that_name_and_beside_pictures(tmp_path):

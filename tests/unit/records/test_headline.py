@@ -145,13 +145,13 @@ def test_estimates_are_said_to_be_estimates():
     assert "nothing measurable" not in headline(result)
 
 
-def test_a_cancelled_run_speaks_of_what_was_measured_as_its_chart_does():
+def test_a_cancelled_run_speaks_of_what_was_measured_and_its_chart_marks_no_bar_beside_a_longer_one():
     measured = [a_measurement("stem", delta=0.064), a_measurement("stage.0.conv", delta=0.02)]
     estimates = (a_measurement("stem", delta=0.05, estimated=True), a_measurement("head", delta=0.2, estimated=True))
     result = a_result(measured, estimates=estimates)
     assert headline(result).startswith("Most fragile of 2 layers measured: stem loses 6.4 points at 50 %.")
     rows = marked(at_level(measurement_frame(result, "top1"), headline_level(result), by_sensitivity=True))
-    assert [row.layer for row in rows.itertuples() if row.extreme == "loses most"] == ["stem"]
+    assert [(row.layer, row.extreme) for row in rows.itertuples() if row.extreme] == [("stage.0.conv", "loses least")]
     whole = a_result([*measured, a_measurement("head", delta=0.2)], estimates=estimates)
     assert headline(whole).startswith("Most fragile: head loses 20.0 points at 50 %.")
 

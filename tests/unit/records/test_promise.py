@@ -110,7 +110,7 @@ def test_where_none_passes_a_sentence_says_what_can_be_promised_and_what_it_take
     promise = Promise(most=0.01)
     assert shortfall([a_judged_candidate(0)], promise) == ""
     assert shortfall([a_judged_candidate(2), a_judged_candidate(9, size=3_000_000)], promise) == (
-        "No file is shown to lose at most 1 point, with 95 % certainty. What can be promised with these 500 unseen "
+        "No file is shown to lose at most 1 %, with 95 % certainty. What can be promised with these 500 unseen "
         "images is at most 1.3 %: .onnx file in 8-bit numbers. If it goes on losing 0.4 %, it takes about 1,077 unseen "
         "images."
     )
