@@ -28,7 +28,12 @@ session().complaint, session().told = "", ()
 draft = session().draft
 
 with st.container(horizontal_alignment="center"), st.container(width=960):
-    st.title("What do you need?", anchor=False)
+    st.title(
+        "What do you need?",
+        anchor=False,
+        help="A network is a stack of layers. Its weights are the numbers that it has learned, each of 32 bits (zeros "
+        "and ones) at first; they make up most of its file. Fewer bits, or more weights of zero, make the file smaller.",
+    )
     with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute", gap="xsmall"):
         goal = choose_goal(draft.goal)
         target = choose_target(draft.target, goal)

@@ -86,7 +86,7 @@ def test_layers_that_are_left_alone_come_with_the_reason():
     )
     rows = schedule_frame(replace(schedule, entries=entries), run).set_index("layer")
     assert dict(rows["reason"]) == {
-        "conv1": "little to gain (few weights)",
+        "conv1": "too fragile",
         "conv2": "not needed for the target",
         "conv3": "not needed for the target",
         "fc": "locked by you",

@@ -19,7 +19,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import Status
 from senseapp.records.promise import Promise, sequence_after
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
+from senseapp.records.schedule import ROUNDED_INPUTS, Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask
@@ -209,6 +209,8 @@ def test_the_words_say_what_was_measured() -> None:
         "Measured on 512 unseen images: 98.0 % before, 98.0 % after, 0 points lost (−0.4 to 0.4; 1.0 "
         "allowed). The same level in every layer loses 0 points."
     )
+    rounded = replace(found, validation=replace(found.validation, notes=(ROUNDED_INPUTS,))).evidence
+    assert rounded.startswith("Measured on 512 unseen images, with inputs of layers rounded too: 98.0 % before")
     unlabelled = records.change("agreement", 12 / 24, 0.1)
     validation = replace(found.validation, changes=(replace(unlabelled, num_samples=24),), uniform=())
     words = replace(found, metric="agreement", validation=validation, held_out=False).evidence
