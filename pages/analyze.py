@@ -32,7 +32,7 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
         "What do you need?",
         anchor=False,
         help="A network is a stack of layers. Its weights are the numbers that it has learned, each of 32 bits (zeros "
-        "and ones) at first; they make up most of its file. Fewer bits, or more weights of zero, make the file smaller.",
+        "and ones); they make up most of its file. Fewer bits for each make the file smaller.",
     )
     with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute", gap="xsmall"):
         goal = choose_goal(draft.goal)
