@@ -29,6 +29,7 @@ from senseapp.views.words.wording import caveat_of, reached_note
 READING = "Each layer alone: compress blue ones, spare red ones."
 _FITTED = " A whole file can lose less than a layer here: its weights are fitted to images."
 _INTERVALS = f" Lines are {MARGINS}; a ring: no clear loss; grey: too few images to say."
+_OPEN = " A line that ends where the longest ones do may go on."
 _ESTIMATED = " Pale bars are estimates: length and colour may change once they are measured."
 _LONGEST_NAME, _NAME_WIDTH = 21, 150  # characters and pixels of the column of a layer's name
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
@@ -76,7 +77,8 @@ def bars_figure(
     Without ``picks`` nothing happens on a click; ``large`` is for a room.
     """
     is_rounded = view.compression.sets_bits and not view.result.spec.sensitivity.adapted
-    reading = reading or READING + _FITTED * is_rounded + _INTERVALS * bool(rows["ranked"].any())
+    is_open = bool(rows["interval_text"].astype(str).str.contains("over ").any())
+    reading = reading or READING + _FITTED * is_rounded + (_INTERVALS + _OPEN * is_open) * bool(rows["ranked"].any())
     domain = drop_domain(rows, view.metric, num_classes=view.result.profile.num_classes)
     few = f"{len(rows)} of {fmt.plural(len(view.rows), view.target_noun)}"
     figure(
