@@ -98,7 +98,7 @@ def with_held_out(evaluator: ScheduleEvaluator) -> ScheduleEvaluator:
     images = ProofImages(
         curves=curves.subset(sorted(order[kept:])),
         proof=curves.subset(sorted(order[:kept])),
-        note=f"Measured on {kept} of the run's {len(curves)} images, which the file was not fitted to.",
+        note=f"Measured on {kept} of the run's {len(curves)} images; nothing was fitted to these.",
         measured=True,
     )
     return replace(evaluator, images=images)

@@ -151,7 +151,7 @@ def test_the_agreement_that_is_told_is_that_of_images_that_chose_nothing(file: P
     assert found.held_out
     assert not apart.held_out  # of a schedule, as the layers were measured on all images
     assert found.record.images == len(apart.proof) == 9
-    assert any("9 of the run's 32 images, which the file was not fitted to" in note for note in found.record.notes)
+    assert any("9 of the run's 32 images; nothing was fitted to these" in note for note in found.record.notes)
     expected = agreement(detections(file.read_bytes(), apart.proof), detections(found.content, apart.proof))
     told = change_in(found.record.figures["file"].changes, AGREEMENT_50.name)
     assert told is not None
