@@ -196,7 +196,7 @@ def decision(
 def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None) -> str:
     """Return the tolerance as a verb."""
     if promise is not None:
-        return f"is shown to lose {promise.text(files[0].metric)}"
+        return f"is shown to lose {promise.text(*(each.metric for each in files[:1]))}"
     return f"was measured to lose at most {METRICS[files[0].metric].limit_text(tolerance)}" if files else ""
 
 

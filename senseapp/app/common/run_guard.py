@@ -249,6 +249,15 @@ def decided(record: RunRecord, candidates: Sequence[Candidate]) -> Decision:
     return asked_of(record, candidates[0].metric).decide(candidates)
 
 
+def tested_schedule(run_id: str) -> Schedule | None:
+    """Return the schedule of the file that a run recommends, else the one that its search tested, if any."""
+    choice = decided(backend.service().run(run_id), backend.service().work.candidates(run_id)).choice
+    if choice is not None and choice.schedule is not None:
+        return choice.schedule
+    found = backend.recommendation_of(run_id)
+    return found.schedule if found is not None else None
+
+
 def decisions(records: Sequence[RunRecord]) -> dict[str, Decision]:
     """Return the decision of each run with files, by id; that there is none to take only of finished ones."""
     found = {}

@@ -63,16 +63,19 @@ def _screens(record: RunRecord, result: RunResult) -> list[Callable[[], None]]:
         screens.append(partial(_bars, view))
     if (found := backend.recommendation_of(run_id)) is not None and found.tried:
         screens.append(partial(_range, run_id, found, result))
-    if (changed := recommendation.recommended_changes(run_id)) is not None and _is_of_the_answer(record, found):
+    if (changed := _changes_of_the_answer(record, found)) is not None:
         screens.append(partial(_pictures, run_id, changed))
     return [*screens, partial(_how_it_is_known, record, result)]
 
 
-def _is_of_the_answer(record: RunRecord, found: Recommendation | None) -> bool:
-    """Return whether the file of the first screen is made by the tested schedule, and as it was tested."""
+def _changes_of_the_answer(record: RunRecord, found: Recommendation | None) -> ChangedAnswers | None:
+    """Return the answers that the file of the first screen changes, if its schedule was tested as the file is."""
     choice = decided(record, backend.service().work.candidates(record.run_id)).choice
-    is_tested = found is not None and found.validation is not None and not found.validation.also_rounded
-    return is_tested and choice is not None and choice.schedule is not None
+    if choice is None or choice.schedule is None:
+        return None
+    if found is not None and found.validation is not None and found.validation.also_rounded:
+        return None
+    return recommendation.changes_of(record.run_id, choice.schedule)
 
 
 _KEYS = (

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import pandas as pd
 import streamlit as st
@@ -29,8 +29,9 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.resolution import baseline_warning, preparation_doubt
-from senseapp.records.schedule import ROUNDED_INPUTS
+from senseapp.records.schedule import ROUNDED_INPUTS, Adapting, Schedule
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
+from senseapp.server.run_tasks import Verification
 from senseapp.views.charts.layers import marked
 from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
 from senseapp.views.frames import files
@@ -222,18 +223,18 @@ def schedule_section(record: RunRecord, result: RunResult) -> None:
     if found.missing:
         st.caption(md(":material/info: {} The files hold the original weights.", found.missing))
     recommendation_figure(run_id, found, result)
-    if (changed := recommended_changes(run_id)) is not None:
+    tested = run_guard.tested_schedule(run_id)
+    if tested is not None and (changed := changes_of(run_id, tested)) is not None:
         st.markdown(md("## Which answers does the tested schedule change?"))
         if found.validation is not None and found.validation.also_rounded:
             st.caption(ROUNDED_INPUTS)
         changed_answers(changed, key=f"recommended.{run_id}")
 
 
-def recommended_changes(run_id: str) -> ChangedAnswers | None:
-    """Return the answers that the tested schedule changes; None until they are known."""
-    found = backend.recommendation_of(run_id)
-    proof = RecommendationTask(run_id=run_id).proof(found) if found is not None else None
-    return backend.service().work.changed(proof) if proof is not None else None
+def changes_of(run_id: str, tested: Schedule) -> ChangedAnswers | None:
+    """Return the answers that a tested schedule changes; None until they are known."""
+    proofs = (Verification(run_id=run_id, schedule=tested, adapting=each) for each in get_args(Adapting))
+    return next(filter(None, map(backend.service().work.changed, proofs)), None)
 
 
 def _on_its_way(

@@ -9,9 +9,9 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, choose, number, one_of, span, whole
 from senseapp.app.common.expert import expert_toggle, metric_shown
+from senseapp.app.common.run_guard import tested_schedule
 from senseapp.app.common.state import LayerEdits, edits_key, layer_edits, session
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner, choose_time, edits_form
 from senseapp.core.markdown import md
@@ -125,8 +125,8 @@ def _choose_fraction(run_id: str, result: RunResult) -> float:
 
 def _recommended(run_id: str, kind: str) -> float | None:
     """Return the target of what is recommended; None where nothing is, or in another budget."""
-    found = backend.recommendation_of(run_id)
-    budget = found.schedule.budget if found is not None and found.schedule is not None else None
+    tested = tested_schedule(run_id)
+    budget = tested.budget if tested is not None else None
     return budget.target if budget is not None and budget.kind == kind else None
 
 
