@@ -1,11 +1,17 @@
 """Results, Schedule, the report, Present and the links of the sidebar show one decision, wherever it was asked for."""
 
+from dataclasses import replace
 from urllib.parse import parse_qsl
 
 import pytest
 from markupsafe import escape
 
 from senseapp.app.common import account, address, run_guard
+from senseapp.prove.recommend import usual_limits
+from senseapp.records.candidate import Delivery
+from senseapp.records.schedule import ResourceBudget
+from senseapp.solve.trade_off import schedule_for
+from tests.deployments import a_candidate, some_figures
 from tests.pages.conftest import go_back, open_layers, open_page
 from tests.pages.test_recommendation import RESULTS, SCHEDULE, recommend
 
@@ -70,6 +76,17 @@ def test_what_may_be_lost_is_the_same_on_results_and_schedule(app, finished_run,
     open_page(app, RESULTS, **links[-1])
     assert app.segmented_control(key=f"tolerated.{finished_run}").value == 0.005
     assert present_link(app) == links[-1]
+
+
+def test_schedule_opens_on_that_of_the_recommended_file(app, finished_run, backend) -> None:
+    recommend(backend, finished_run)
+    folder = backend.store.folder(finished_run)
+    result = folder.load_result()
+    other = schedule_for(result, ResourceBudget(kind="params", target=0.44), limits=usual_limits(result))
+    file = a_candidate("onnx", size=300, share=0.3, lost=0.004, metric="top1", original=some_figures(0.01, 1.0, 4000))
+    folder.save("second", Delivery(candidates=(replace(file, schedule=other),)))
+    open_page(app, SCHEDULE, run=finished_run)
+    assert app.slider(key=f"schedule.target.{finished_run}").value == 44
 
 
 def test_a_link_and_the_browsers_back_hold_for_the_links_of_the_page_too(app, finished_run, backend, links) -> None:
