@@ -239,14 +239,14 @@ class Candidate:
 
     @property
     def made_of(self) -> str:
-        """Its contents in words: ``.onnx file in 8-bit numbers``, ``PyTorch weights, zeros by the schedule``."""
+        """Its contents in words: ``.onnx file in 8-bit numbers``, ``PyTorch weights, zeros, layer by layer``."""
         if self.is_original:
             return f"original as {self.title}"
         parts = [] if self.schedule is None else _effects(self.schedule)
         # "2-8bit" as "2 to 8 bits a weight"
         bits = (part.replace("-", " to ").replace("bit", " bits a weight") for part in parts)
         inside = " and ".join(_INSIDE.get(part, text) for part, text in zip(parts, bits, strict=True))
-        how = f", {inside} by the schedule".replace(",  by", ", by") if self.schedule is not None else ""
+        how = "".join(f", {part}" for part in (inside, "layer by layer") if part) if self.schedule is not None else ""
         how += ", weights adapted" if self.reconstruction == "adapted" else ""
         kept = len(self.deployment.in_float) if self.deployment is not None else 0
         in_float = f", {plural(kept, 'part')} in full precision" if kept and self.form == "mixed" else ""

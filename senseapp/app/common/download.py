@@ -104,7 +104,7 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
         _name(run_id, candidate),
         key=f"{key}.{run_id}",
         type="primary" if primary else "secondary",
-        help=f"{candidate.headline}. Opened by {candidate.opened_by}.",
+        help=f"{candidate.headline}. {'It holds the whole network. ' * candidate.runs}Opened by {candidate.opened_by}.",
     )
 
 

@@ -26,7 +26,7 @@ from senseapp.views.report.tables import apart_table, unlisted_table
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of, reached_note
 
-READING = "Each layer alone: compress blue ones, spare red ones."
+READING = "Each layer alone, by its name in the network: compress blue ones, spare red ones."
 _FITTED = " A whole file can lose less than a layer here: its weights are fitted to images."
 _INTERVALS = f" Lines are {MARGINS}; a ring: no clear loss; grey: too few images to say."
 _OPEN = " A line that ends where the longest ones do may go on."

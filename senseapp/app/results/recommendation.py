@@ -179,9 +179,7 @@ def files_section(record: RunRecord, result: RunResult) -> None:
         "opened_by": "What for",
     }
     st.markdown(markdown_table([*heads.values()], files.candidates_frame(candidates, answer)[[*heads]].to_numpy()))
-    schedule = ["A schedule is one amount of compression for each layer."] * any(each.schedule for each in candidates)
-    lines = [files.JUDGED_FOR[asked.goal], *schedule, *_judged(candidates), *map(_timed, candidates)]
-    for line in dict.fromkeys(lines):
+    for line in dict.fromkeys([files.JUDGED_FOR[asked.goal], *_judged(candidates), *map(_timed, candidates)]):
         st.caption(line)
     other_files(record.run_id, candidates, None if asked.goal == "targets" else answer.choice)
     device_report(record, candidates)
