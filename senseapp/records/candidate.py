@@ -246,7 +246,7 @@ class Candidate:
         # "2-8bit" as "2 to 8 bits a weight"
         bits = (part.replace("-", " to ").replace("bit", " bits a weight") for part in parts)
         inside = " and ".join(_INSIDE.get(part, text) for part, text in zip(parts, bits, strict=True))
-        how = "".join(f", {part}" for part in (inside, "layer by layer") if part) if self.schedule is not None else ""
+        how = "" if self.schedule is None else _with_layers(inside, self.schedule)
         how += ", weights adapted" if self.reconstruction == "adapted" else ""
         kept = len(self.deployment.in_float) if self.deployment is not None else 0
         in_float = f", {plural(kept, 'part')} in full precision" if kept and self.form == "mixed" else ""
@@ -255,6 +255,15 @@ class Candidate:
             if not in_float and not self.is_smaller:  # stored as they were
                 how += ", stored about as large as the original"
         return f"{self.title}{in_float}{how}"
+
+
+def _with_layers(inside: str, schedule: Schedule) -> str:
+    """Return in which layers ``inside`` is: ``, zeros, layer by layer``, ``, 8 bits a weight in 28 of 50 layers``."""
+    members = [(entry.compression, layer) for entry in schedule.entries for layer in entry.members or (entry.layer,)]
+    layers, changed = {layer for _, layer in members}, {layer for kind, layer in members if kind != "none"}
+    if not inside or len(changed) == len(layers):
+        return "".join(f", {part}" for part in (inside, "layer by layer") if part)
+    return f", {inside} in {len(changed)} of {plural(len(layers), 'layer')}"
 
 
 def value_interval(change: MetricChange) -> tuple[float, float]:

@@ -85,7 +85,7 @@ def test_what_loses_too_much_or_does_not_pay_is_said(app, task: DeliverTask, bac
     assert "Not clearly smaller or faster." in texts(app)
     labels = [each.label for each in app.get("download_button")]
     assert not [label for label in labels if label.startswith("Get the file that runs")]
-    assert "Get the .onnx file in 8-bit numbers, zeros, layer by layer, 4.70 MB" in labels
+    assert "Get the .onnx file in 8-bit numbers, zeros in 4 of 6 layers, 4.70 MB" in labels
 
 
 @pytest.mark.parametrize(("goal", "form"), first_of([("smaller", "float"), ("faster", "quickest")]))

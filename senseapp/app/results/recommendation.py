@@ -125,7 +125,7 @@ def _choose(
         if suffice and work.outcome(search) is None:
             _on_its_way(search, f"Search {'again ' * work.was_searched(run_id)}within this loss")
         elif suffice and (asked.promise is not None or not is_usual or work.search_is_long(result)):
-            st.caption("Searched within this loss: nothing better than this was found.")
+            st.caption("Searched within this loss: this is the best that was found.")
     return suffice
 
 
@@ -224,6 +224,9 @@ def schedule_section(record: RunRecord, result: RunResult) -> None:
     tested = run_guard.tested_schedule(run_id)
     if tested is not None and (changed := changes_of(run_id, tested)) is not None:
         st.markdown(md("## Which answers does the tested schedule change?"))
+        choice = run_guard.decided(record, backend.service().work.candidates(run_id)).choice
+        if choice is not None and choice.schedule != tested:
+            st.caption("The recommended file is not made by this schedule.")
         if found.validation is not None and found.validation.also_rounded:
             st.caption(ROUNDED_INPUTS)
         changed_answers(changed, key=f"recommended.{run_id}")
@@ -274,7 +277,8 @@ def candidates_figure(
         key=f"recommendation.files.{record.run_id}",
         caveat=caveat_of(result),
         reading=f"Marks: measured files, with {MARGINS if answer.promise is None else 'what they may lose'}. "
-        "Large: recommended. Pale: not worth taking. Cross: the original.",
+        f"Large: {'recommended' if answer.goal != 'targets' else 'what the schedule was tested in'}. "
+        "Pale: not worth taking. Cross: the original.",
         data=rows,
         level=3,
         saves=False,
@@ -288,6 +292,7 @@ def recommendation_figure(run_id: str, found: Recommendation, result: RunResult,
         return
     view, rows = METRICS[found.metric], files.recommended_frame(found)
     images = next(change.num_samples for change in found.tried[0].changes)
+    also = found.validation.also_rounded if found.validation is not None else ""
     proven = f"the final test, on {'unseen ones' if found.held_out else 'images also used to make it'}"
     figure(
         files.range_question(found.kind),
@@ -301,7 +306,7 @@ def recommendation_figure(run_id: str, found: Recommendation, result: RunResult,
         alt_text=f"{found.headline}. {found.evidence}",
         key=f"recommendation.chart.{run_id}",
         caveat=caveat_of(result),
-        reading=f"Whole models, measured on {fmt.plural(images, 'image')} of the run; diamonds: {proven}.",
+        reading=f"Whole models, measured on {fmt.plural(images, 'image')} of the run{also}; diamonds: {proven}.",
         data=rows,
         level=3,
         saves=not large,

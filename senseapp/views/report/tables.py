@@ -155,7 +155,7 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
             title="Proof: the compressed model, measured",
             columns=files.PROOF_COLUMNS,
             rows=tuple(files.proof_rows(validation, judging)),
-            note=f"Measured on {images_text(images, held_out=validation.held_out)}. "
+            note=f"Measured on {images_text(images, held_out=validation.held_out)}{validation.also_rounded}. "
             "Above zero is worse; intervals are paired by image.",
         )
         steps = "; ".join(step_lines(validation))

@@ -48,7 +48,7 @@ def test_images_that_chose_a_schedule_are_said_in_the_same_words_everywhere() ->
 
 def test_files_of_one_schedule_are_told_apart_in_words() -> None:
     made = [a_candidate(form, schedule=PRUNED).made_of for form in ("onnx", "int8", "weights")]
-    assert made[0] == ".onnx file in full precision, fewer channels, layer by layer"
+    assert made[0] == ".onnx file in full precision, fewer channels in 1 of 2 layers"
     assert len(set(made)) == 3
     assert a_candidate("onnx", schedule=WIDTHS).made_of == ".onnx file, 4 to 8 bits a weight, layer by layer"
     as_large = a_candidate("onnx", schedule=WIDTHS, size=18_700_000).made_of
