@@ -21,7 +21,15 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.files import MB
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, GuardedStream, TooManyMembers, ZipRefused
 from senseapp.core.texts import printable
-from senseapp.data.contents import PICTURE_SUFFIXES, ArchiveLimits, Entry, PictureSource, Unreadable, safe_member_name
+from senseapp.data.contents import (
+    PICTURE_SUFFIXES,
+    ArchiveLimits,
+    Entry,
+    PictureSource,
+    Unreadable,
+    common_prefix,
+    safe_member_name,
+)
 from senseapp.tasks.annotations import LABEL_FOLDERS
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
@@ -176,10 +184,8 @@ def _unwrapped(files: list[tuple[str, int]]) -> list[tuple[str, int]]:
     [('0/a.png', 0), ('1/b.png', 1), ('labels.csv', 2)]
     """
     pictures = [name for name, _ in files if Path(name).suffix.lower() in PICTURE_SUFFIXES]
-    tops = {name.partition("/")[0] for name in pictures}
-    if len(tops) != 1 or any(name.count("/") < 2 for name in pictures):
-        return files
-    return _unwrapped([(name.removeprefix(f"{min(tops)}/"), position) for name, position in files])
+    around = common_prefix(pictures, "")
+    return [(name.removeprefix(around), position) for name, position in files]
 
 
 def _named_apart(files: Iterable[tuple[str, int]], masks: Collection[int]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import listed, plural
 from senseapp.data.annotations import Annotations, find_annotations, set_masks_aside
-from senseapp.data.contents import Contents, Entry, PictureSource
+from senseapp.data.contents import Contents, Entry, PictureSource, common_prefix
 from senseapp.data.label_columns import labels_in
 from senseapp.data.label_tables import read_label_table
 from senseapp.tasks.annotations import LABEL_FOLDERS, PICTURE_FOLDERS, AnnotationReader
@@ -69,9 +69,9 @@ def arrange(
     if table:
         found = _by_table(source, table, several=several)
         return replace(found, notes=(*masks, *found.notes))
-    split, notes = _choose_split(contents.pictures, _common_prefix(contents.pictures, ""))
+    split, notes = _choose_split(contents.pictures, common_prefix(contents.pictures, ""))
     notes = (*masks, *notes)
-    found = _by_folder(contents, _common_prefix(contents.pictures, split), notes, beside_masks=bool(masks))
+    found = _by_folder(contents, common_prefix(contents.pictures, split), notes, beside_masks=bool(masks))
     return _by_only_table(source, found, several=several) if found.layout == "unlabelled" else found
 
 
@@ -102,7 +102,7 @@ def arrange_annotated(
         notes = (*masks, *found.notes, f"No picture has {reader.words[1]}: {len(every):,} looked at.")
         return Arrangement(layout="unlabelled", entries=every, choices=found.choices, notes=notes)
     names = [entry.name for entry in annotated]
-    split, notes = _choose_split(names, _common_prefix(names, ""))
+    split, notes = _choose_split(names, common_prefix(names, ""))
     entries = tuple(entry for entry in annotated if entry.name.startswith(split))
     without = sum(entry.name.startswith(split) for entry in every) - len(entries)
     if without:
@@ -128,7 +128,7 @@ def _default_table(contents: Contents) -> str:
 
 def _tops(contents: Contents) -> tuple[str, ...]:
     """Return the paths at which a table of all pictures may lie."""
-    return tuple(dict.fromkeys(("", _common_prefix(contents.pictures, ""))))
+    return tuple(dict.fromkeys(("", common_prefix(contents.pictures, ""))))
 
 
 def _by_only_table(source: PictureSource, unlabelled: Arrangement, *, several: bool) -> Arrangement:
@@ -147,17 +147,6 @@ def _by_only_table(source: PictureSource, unlabelled: Arrangement, *, several: b
         except InvalidDataset as error:
             notes.append(str(error))
     return replace(unlabelled, notes=(*unlabelled.notes, *notes))
-
-
-def _common_prefix(pictures: Iterable[str], prefix: str) -> str:
-    """Return ``prefix`` extended by each folder that holds everything and at least one more level of folders."""
-    names = [name for name in pictures if name.startswith(prefix)]
-    while True:
-        firsts = {name[len(prefix) :].partition("/")[0] for name in names}
-        longer = f"{prefix}{next(iter(firsts))}/"
-        if len(firsts) > 1 or not all("/" in name[len(longer) :] for name in names):
-            return prefix
-        prefix = longer
 
 
 def _choose_split(pictures: Iterable[str], prefix: str) -> tuple[str, tuple[str, ...]]:
@@ -208,7 +197,7 @@ def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...], *, besid
 
 
 def _by_table(source: PictureSource, table: str, *, several: bool) -> Arrangement:
-    found = labels_in(read_label_table(source, table, _common_prefix(source.contents.pictures, "")), several=several)
+    found = labels_in(read_label_table(source, table, common_prefix(source.contents.pictures, "")), several=several)
     entries = _in_order(source.contents.pictures[name] for name in found.several or found.single)
     return Arrangement(
         layout="table",

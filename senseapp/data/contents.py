@@ -195,6 +195,18 @@ def _is_junk(name: str) -> bool:
     return any(part.startswith(".") or part.lower() in _JUNK for part in name.split("/"))
 
 
+def common_prefix(pictures: Iterable[str], prefix: str) -> str:
+    """Return ``prefix`` extended by each folder that holds everything and at least one more level of folders."""
+    names = [name for name in pictures if name.startswith(prefix)]
+    while names:
+        firsts = {name[len(prefix) :].partition("/")[0] for name in names}
+        longer = f"{prefix}{next(iter(firsts))}/"
+        if len(firsts) > 1 or not all("/" in name[len(longer) :] for name in names):
+            return prefix
+        prefix = longer
+    return prefix
+
+
 def safe_member_name(name: str, title: str) -> str:
     """Return the name of an archive member as a relative path with forward slashes; '' for the archive itself.
 

@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -20,7 +20,7 @@ from senseapp.server.service import Service
 
 _LEAST_STEP_BYTES, _MOST_STEP_BYTES = 128 * 1024, 16 * 1024 * 1024  # reserved at once
 _CHUNK_BYTES = 4 * 1024 * 1024  # read at a time
-_MOST_ZIPS, _MOST_LISTED = 20, 100_000  # zips in one another, as many as files were added; files in one of them
+_MOST_ZIPS, _MOST_LISTED = 40, 20_000  # zips looked into, and files in each: of more, none is known again
 
 
 Upload = Path | str
@@ -247,10 +247,20 @@ def zip_entry(path: Path) -> tuple[str, int, int]:
         return path.name, stream.tell(), crc
 
 
-def zip_entries(file: Path | IO[bytes], depth: int = _MOST_ZIPS) -> Iterator[tuple[str, int, int]]:
-    """Yield what :func:`zip_entry` says of the files in a zip, and in zips stored in it; none of what is damaged."""
-    with suppress(*ZIP_DAMAGE), closing(ForeignZip(file, most_members=_MOST_LISTED)) as archive:
-        for member in archive.members:
-            yield member.filename, member.file_size, member.CRC
-            if depth and suffix_of(member.filename) == ".zip" and (inner := archive.window(member)) is not None:
-                yield from zip_entries(inner, depth - 1)
+def zip_entries(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield what :func:`zip_entry` says of the files in a zip, and in zips stored in it; none of what is damaged.
+
+    At most :data:`_MOST_ZIPS` are looked into: entries that overlap could nest them without end.
+    """
+    waiting: list[Path | IO[bytes]] = [path]
+    with ExitStack() as opened:
+        for _ in range(_MOST_ZIPS):
+            if not waiting:
+                break
+            with suppress(*ZIP_DAMAGE):
+                archive = ForeignZip(waiting.pop(), most_members=_MOST_LISTED)
+                opened.callback(archive.close)
+                for member in archive.members:
+                    yield member.filename, member.file_size, member.CRC
+                    if suffix_of(member.filename) == ".zip" and (inner := archive.window(member)) is not None:
+                        waiting.append(inner)

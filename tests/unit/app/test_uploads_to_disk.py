@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import zipfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,12 +18,13 @@ from streamlit.web.server.starlette.starlette_routes import create_upload_routes
 
 from senseapp.app import logins
 from senseapp.app.uploads import to_disk
-from senseapp.app.uploads.registry import UploadRegistry
+from senseapp.app.uploads.registry import UploadRegistry, zip_entries, zip_entry
 from senseapp.app.uploads.to_disk import FormFile, UploadsToDisk
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from tests.asynchronous import run_async
+from tests.pictures import png
 
 MB = 1_000_000
 URL = "/_stcore/upload_file/session-1/file-1"
@@ -300,3 +302,19 @@ def test_files_go_a_while_after_their_session(server: Server) -> None:
     server.registry.close_ended(lambda session_id: False)
     assert server.files == []
     assert server.registry.service_of("session-1") is None
+
+
+def test_zips_in_one_another_are_looked_into_up_to_a_limit(tmp_path: Path) -> None:
+    picture = tmp_path / "a.png"
+    picture.write_bytes(png(1))
+    packed = picture
+    for depth in range(60):  # two in each: all of them would be 2⁶⁰
+        name = tmp_path / f"{depth}.zip"
+        with zipfile.ZipFile(name, "w") as archive:
+            archive.write(packed, f"inner{packed.suffix}")
+            archive.infolist().append(archive.infolist()[0])  # the directory lists it twice
+        packed = name
+        found = list(zip_entries(packed))
+        assert len(found) == 2 * min(2 ** (depth + 1) - 1, 40)
+        if depth < 5:
+            assert (picture.name.replace("a", "inner"), *zip_entry(picture)[1:]) in found

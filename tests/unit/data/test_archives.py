@@ -131,6 +131,8 @@ def test_class_folders_of_an_archive_inside_are_those_that_it_has_alone(tmp_path
     source = open_archive(write_zip(tmp_path / "all.zip", {"digits.zip": inner, "0/2.png": png(2)}))
     found = arrange(source)
     assert (found.layout, len(found.entries), found.notes) == ("class folders", 5, ())
+    deep = zipped(tmp_path, {f"{'a/' * 3000}{name}/1.png": png(1) for name in "01"})
+    assert names_in(open_archive(write_zip(tmp_path / "all.zip", {"deep.zip": deep}))) == ["0/1.png", "1/1.png"]
 
 
 def test_masks_may_come_as_an_archive_of_that_name_and_beside_pictures(tmp_path):
